@@ -1,0 +1,1 @@
+"""The loop: wake up, observe, plan, publish."""

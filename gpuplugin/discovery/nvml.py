@@ -1,0 +1,98 @@
+"""The port through which everything asks NVML: typed facts in, typed errors out, no ctypes beyond it.
+
+Only `nvml_real` implements it; tests and ``--simulate`` put a double behind pynvml, below the real implementation, so
+that its ABI work (versioned structs, handles, error codes) is always exercised. Every method blocks and is called on
+the one NVML thread, except `wait`, which has a thread of its own. Any method may raise NvmlError and its kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gpuplugin.model.health import XidEvent
+    from gpuplugin.model.ids import GpuUuid, PciAddress
+    from gpuplugin.model.inventory import Driver, Fabric, MigDevice, MigMode
+
+
+class RecoveryAction(IntEnum):
+    """nvmlDeviceGetGpuRecoveryAction_t (field 230): what the driver wants done before the GPU can be used."""
+
+    NONE = 0
+    GPU_RESET = 1
+    NODE_REBOOT = 2
+    DRAIN_P2P = 3
+    DRAIN_AND_RESET = 4
+    IMEX = 5
+    BUS_RESET = 6
+    SYSTEM_REBOOT = 7
+
+
+@dataclass(frozen=True, slots=True)
+class NvLinkEnd:
+    """The far end of one active NVLink: a GPU's PCI address, or a switch (`pci` is then of no use and None)."""
+
+    link: int
+    to_switch: bool
+    pci: PciAddress | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """What NVML alone tells of one GPU. Optional facts that are not supported are None; see model.inventory.Gpu."""
+
+    index: int
+    uuid: GpuUuid
+    pci: PciAddress
+    minor: int | None
+    model: str
+    architecture: str | None
+    memory_bytes: int | None
+    compute_capability: tuple[int, int] | None
+    mig: MigMode | None
+    mig_devices: tuple[MigDevice, ...]
+    fabric: Fabric | None
+    nvlinks: tuple[NvLinkEnd, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A GPU's answer to "can you be used?": it answered at all, and what the driver wants (None: not supported)."""
+
+    recovery: RecoveryAction | None
+
+
+class Nvml(Protocol):
+    """NVML as gpuplugin needs it."""
+
+    def open(self) -> None:
+        """Load and initialise. NvmlUnavailable says what is missing. Opening twice is allowed and does nothing."""
+
+    def close(self) -> None:
+        """Shut down; a `wait` in progress returns None. All handles are void afterwards. Never raises."""
+
+    def driver(self) -> Driver:
+        """Versions of driver, NVML and CUDA."""
+
+    def gpu_count(self) -> int:
+        """How many GPUs NVML counts; a lost one is still counted."""
+
+    def gpu(self, index: int) -> GpuReading:
+        """Everything about one GPU. A mandatory fact (UUID, PCI address, name) that cannot be had raises."""
+
+    def gpu_pci(self, index: int) -> PciAddress:
+        """The address alone, which may still be told when `gpu` raises."""
+
+    def probe(self, uuid: GpuUuid) -> Probe:
+        """Talk to the GPU itself; GpuLost when it does not answer."""
+
+    def watch(self) -> dict[GpuUuid, str]:
+        """Make an event set and register every GPU for critical XIDs.
+
+        Returns the GPUs that cannot be watched, with the reason (empty: all are). A second call starts afresh.
+        """
+
+    def wait(self, seconds: float) -> XidEvent | None:
+        """The next critical XID, or None when `seconds` passed. Releases the GIL."""

@@ -1,0 +1,142 @@
+"""Every exception class that somebody catches, in one place, so that a reader sees at once what can go wrong.
+
+::
+
+    GpuPluginError
+    ├── ConfigError               the configuration as a whole is refused; carries every Problem found
+    ├── NvmlError                 an NVML call failed; carries call, code, name
+    │   ├── NvmlUnavailable       no library, no driver, or the two do not match: keep trying
+    │   ├── NvmlNotSupported      this GPU does not have that: the fact is None, nothing is wrong
+    │   ├── GpuLost               the GPU is off the bus or needs a reset: only that GPU is affected
+    │   └── NvmlHung              the call did not come back in time; its thread has been given up
+    ├── SysfsError                a kernel file is missing or makes no sense; carries the path
+    ├── ObserveError              a look at the machine failed as a whole: keep the last good inventory
+    ├── MachineFileError          a simulated machine's file is wrong
+    ├── CdiError                  a CDI document that the rules forbid, or that could not be written
+    ├── RegistrationError         kubelet could not be reached or refused us
+    ├── SocketError               our socket's folder is missing or not writable
+    └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
+        ├── UnknownDevice         the id is none of ours
+        ├── DeviceUnavailable     the device is ours but cannot be used now; carries why
+        └── UnsatisfiableRequest  a size or must-include list that no set of devices can meet
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+class GpuPluginError(Exception):
+    """Base of all: what is caught at the edges and shown to people as one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in the configuration, said so that it can be mended without reading code.
+
+    source: where it was set (a file with its path, ``environment NAME``, ``flag --name``) · key: dotted path in the
+    file (``flags.plugin.deviceListStrategy[0]``) · value: as given · allowed: what may stand there ·
+    advice: what to do, when `allowed` alone does not say it.
+    """
+
+    source: str
+    key: str
+    value: object
+    allowed: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.source}: {self.key or '(top)'}: {self.value!r} is not allowed; allowed: {self.allowed}"
+        return f"{text}. {self.advice}" if self.advice else text
+
+
+class ConfigError(GpuPluginError):
+    """The configuration is refused. All problems are reported at once, so that one round of mending is enough."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class NvmlError(GpuPluginError):
+    """An NVML call failed: `call` (C name), `code` (nvmlReturn_t), `name` (its text)."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        self.call, self.code, self.name = call, code, name
+        super().__init__(f"{call}: {name} (NVML code {code})")
+
+
+class NvmlUnavailable(NvmlError):
+    """NVML cannot be used at all yet: library not found, driver not loaded, or library and driver differ."""
+
+
+class NvmlNotSupported(NvmlError):
+    """The GPU or the driver does not have what was asked for."""
+
+
+class GpuLost(NvmlError):
+    """The GPU has fallen off the bus or must be reset before it answers again."""
+
+
+class NvmlHung(NvmlError):
+    """A call did not come back within its deadline."""
+
+    def __init__(self, call: str, seconds: float) -> None:
+        super().__init__(call, -1, f"no answer within {seconds:g} s")
+
+
+class SysfsError(GpuPluginError):
+    """A file under /sys or /proc is missing, unreadable, or does not parse."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"{path}: {why}")
+
+
+class ObserveError(GpuPluginError):
+    """The machine could not be looked at. Never to be read as "there are no GPUs"."""
+
+
+class MachineFileError(GpuPluginError):
+    """A simulated machine's file is missing or wrong; the text names file, key and what is allowed."""
+
+
+class CdiError(GpuPluginError):
+    """A CDI document breaks a rule of the specification, or could not be written; the text names which."""
+
+
+class RegistrationError(GpuPluginError):
+    """Kubelet did not take our registration; the text says whether it was unreachable or refused, and why."""
+
+
+class SocketError(GpuPluginError):
+    """The folder for our socket cannot be used; the text names it and what to do."""
+
+
+class AllocationError(GpuPluginError):
+    """A request of kubelet's that we refuse; the text reaches the pod's Event word for word."""
+
+
+class UnknownDevice(AllocationError):
+    """A device id that this resource does not have."""
+
+    def __init__(self, resource: str, device: str) -> None:
+        self.resource, self.device = resource, device
+        super().__init__(f"{resource} has no device {device!r}: it is gone, or belongs to another resource")
+
+
+class DeviceUnavailable(AllocationError):
+    """A device of ours that must not be handed out now."""
+
+    def __init__(self, resource: str, device: str, why: str) -> None:
+        self.resource, self.device, self.why = resource, device, why
+        super().__init__(f"{resource} device {device} cannot be used: {why}")
+
+
+class UnsatisfiableRequest(AllocationError):
+    """No set of devices fits: more asked than there are, or more must be included than are asked for."""

@@ -1,0 +1,1 @@
+"""Which devices belong together: pure functions from the link graph to scores and choices."""
