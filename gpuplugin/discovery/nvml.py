@@ -83,7 +83,7 @@ class Nvml(Protocol):
         """Everything about one GPU. A mandatory fact (UUID, PCI address, name) that cannot be had raises."""
 
     def gpu_pci(self, index: int) -> PciAddress:
-        """The address alone, which may still be told when `gpu` raises."""
+        """Give the address alone, which may still be told when `gpu` raises."""
 
     def probe(self, uuid: GpuUuid) -> Probe:
         """Talk to the GPU itself; GpuLost when it does not answer."""
@@ -95,4 +95,4 @@ class Nvml(Protocol):
         """
 
     def wait(self, seconds: float) -> XidEvent | None:
-        """The next critical XID, or None when `seconds` passed. Releases the GIL."""
+        """Return the next critical XID, or None when `seconds` passed. Releases the GIL."""

@@ -1,1 +1,1 @@
-"""What the rest talks about: frozen facts and decisions, with no I/O. Everything below the errors layer imports these."""
+"""What the rest talks about: frozen facts and decisions, with no I/O."""

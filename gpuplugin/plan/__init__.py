@@ -1,1 +1,1 @@
-"""From (configuration, inventory, health) to what shall be published: pure, so that every decision can be tested as a table."""
+"""From (configuration, inventory, health) to what shall be published: pure, testable as tables."""
