@@ -110,7 +110,7 @@ class DeviceHealth(_message.Message):
     health_check_timeout_seconds: _builtins.int
     """Seconds after which the kubelet takes silence for unknown; 0 leaves that to the kubelet (30)."""
     message: _builtins.str
-    """For people; the kubelet keeps 1024 characters at most."""
+    """For people; the kubelet cuts it at 1024 bytes, be it inside a character."""
     @_builtins.property
     def device(self) -> Global___DeviceIdentifier:
         """Which device."""
