@@ -12,7 +12,10 @@
     ├── SysfsError                a kernel file is missing or makes no sense; carries the path
     ├── ObserveError              a look at the machine failed as a whole: keep the last good inventory
     ├── MachineFileError          a simulated machine's file is wrong
-    ├── CdiError                  a CDI document that the rules forbid, or that could not be written
+    ├── MigRefused                a MIG change that the GPU cannot take; the text says what is possible
+    ├── CdiError                  a CDI document could not be published
+    │   ├── CdiInvalid            the document breaks rules of the specification; carries every Problem found
+    │   └── CdiUnwritable         the document could not be put where runtimes look; carries the path
     ├── RegistrationError         kubelet could not be reached or refused us
     ├── SocketError               our socket's folder is missing or not writable
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
@@ -106,8 +109,28 @@ class MachineFileError(GpuPluginError):
     """A simulated machine's file is missing or wrong; the text names file, key and what is allowed."""
 
 
+class MigRefused(GpuPluginError):
+    """A MIG change that the GPU cannot take: no such profile, no room there, or MIG is off. Nothing was changed."""
+
+
 class CdiError(GpuPluginError):
-    """A CDI document breaks a rule of the specification, or could not be written; the text names which."""
+    """A CDI document could not be published: what was there before still holds."""
+
+
+class CdiInvalid(CdiError):
+    """The document breaks rules of the CDI specification; runtimes would refuse the whole file. All are reported."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class CdiUnwritable(CdiError):
+    """The document could not be written to `path`; the text says why and what to do."""
+
+    def __init__(self, path: Path, why: str, advice: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {why}; {advice}")
 
 
 class RegistrationError(GpuPluginError):
