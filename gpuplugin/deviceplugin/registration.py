@@ -46,13 +46,17 @@ async def register(kubelet: Path, endpoint: str, resource: ResourceName) -> None
 
 
 class Registered:
-    """One resource, served and kept registered until `run` is cancelled. folder: kubelet's device-plugins folder."""
+    """One resource, served and kept registered until `run` is cancelled.
 
-    def __init__(self, folder: Path, resource: ResourceName, plugin: DevicePlugin) -> None:
+    kubelet: its registration socket; ours is put beside it.
+    """
+
+    def __init__(self, kubelet: Path, resource: ResourceName, plugin: DevicePlugin) -> None:
         self.resource, self.plugin = resource, plugin
-        self._kubelet = folder / "kubelet.sock"
+        self._kubelet = kubelet
         self._socket = ListeningSocket(
-            folder / f"gpuplugin-{resource.replace('/', '-')}.sock",
+            kubelet.parent,
+            resource.rpartition("/")[2],
             lambda server: rpc.add_DevicePluginServicer_to_server(plugin, server),
         )
         self._registered_with: Identity | None = None
@@ -76,10 +80,6 @@ class Registered:
 
     async def _look(self) -> None:
         kubelet = identity(self._kubelet)
-        if self._socket.replaced():
-            self._registered_with = None
-            self._say("another process serves this resource: waiting until its socket goes")
-            return
         try:
             if self._socket.lost():
                 self._registered_with = None
@@ -97,12 +97,18 @@ class Registered:
             self._say(str(error))
 
     def _forgotten(self) -> bool:
-        """Whether kubelet took the registration but has not been watching for a while, with a growing patience."""
+        """Whether kubelet took the registration but has not been watching for a while, with a growing patience.
+
+        It is not forgetful when a later instance serves the same resource: kubelet has turned to that one.
+        """
         now = time.monotonic()
         if self.plugin.offers.followers:
             self._unwatched_since, self._pause = now, UNWATCHED_SECONDS
             return False
         if now - self._unwatched_since < self._pause:
+            return False
+        if newer := self._socket.newer():
+            self._say(f"a later instance serves this resource at {newer}")
             return False
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
         log.warning("kubelet does not watch: registering again", resource=self.resource)

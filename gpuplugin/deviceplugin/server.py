@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -14,40 +14,54 @@ import structlog
 from gpuplugin.deviceplugin.latest import Latest
 from gpuplugin.deviceplugin.response import container_response, device_list
 from gpuplugin.errors import AllocationError, DeviceUnavailable, UnknownDevice
+from gpuplugin.model.ids import DeviceId
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
+from gpuplugin.topology.choice import Chooser
+from gpuplugin.topology.explain import explain
+from gpuplugin.topology.graph import mask_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
     from gpuplugin.plan.desired import OfferedResource
+    from gpuplugin.topology.allocate import Tables
 
 log = structlog.get_logger()
 _operations = itertools.count(1)
 
 
-class Chooser(Protocol):
-    """Picks devices that belong together (gpuplugin.topology)."""
-
-    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
-        """The best `size` of `available`, `must` among them. Raises AllocationError."""
-
-    def describe(self, devices: Sequence[str]) -> str:
-        """Say in one line what these devices have in common."""
-
-
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A resource with what is needed to answer for it, made once for each change. chooser: done when built."""
+    """A resource with what is needed to answer for it, made once for each change.
+
+    message: what every stream sends · tables: of the inventory that the resource is of, done when they are built.
+    """
 
     resource: OfferedResource
     message: api.ListAndWatchResponse
-    chooser: asyncio.Future[Chooser]
+    tables: asyncio.Future[Tables]
 
     @classmethod
-    def of(cls, resource: OfferedResource, chooser: asyncio.Future[Chooser]) -> Offer:
-        """Build the message that every stream sends."""
-        return cls(resource, device_list(resource), chooser)
+    def of(cls, resource: OfferedResource, tables: asyncio.Future[Tables]) -> Offer:
+        """Build the message."""
+        return cls(resource, device_list(resource), tables)
+
+    async def chooser(self) -> Chooser:
+        """Wait for the tables, and choose with them among this resource's devices."""
+        tables = await asyncio.shield(self.tables)
+        return Chooser(self.resource.name, tables, self._places())
+
+    def why(self, devices: Sequence[str]) -> str:
+        """Say in one line what these devices have in common; "" while the tables are not there."""
+        if not self.tables.done() or self.tables.cancelled() or self.tables.exception():
+            return ""
+        places = self._places()
+        chosen = mask_of(places[DeviceId(device)] for device in devices)
+        return str(explain(self.tables.result().graph, chosen, chosen, exact=True))
+
+    def _places(self) -> dict[DeviceId, int]:
+        return {device.id: device.position for device in self.resource.devices}
 
 
 class DevicePlugin(rpc.DevicePluginServicer):
@@ -84,14 +98,16 @@ class DevicePlugin(rpc.DevicePluginServicer):
     ) -> api.PreferredAllocationResponse:
         """Choose for each container; the first that cannot be met refuses the call, with its reason."""
         offer = self.offers.value
-        chooser = await asyncio.shield(offer.chooser)
+        chooser = await offer.chooser()
         response = api.PreferredAllocationResponse()
         try:
             for wanted in request.container_requests:
-                chosen = chooser.prefer(
-                    wanted.available_deviceIDs, wanted.must_include_deviceIDs, wanted.allocation_size
+                choice = chooser.choose(
+                    map(DeviceId, wanted.available_deviceIDs),
+                    map(DeviceId, wanted.must_include_deviceIDs),
+                    wanted.allocation_size,
                 )
-                response.container_responses.add(deviceIDs=chosen)
+                response.container_responses.add(deviceIDs=choice.devices)
         except AllocationError as error:
             await _refuse(context, offer, "GetPreferredAllocation", error)
         return response
@@ -128,13 +144,12 @@ def options() -> api.DevicePluginOptions:
 
 def _tell(offer: Offer, containers: list[list[str]], seconds: float) -> None:
     for devices in containers:
-        why = offer.chooser.result().describe(devices) if offer.chooser.done() and not offer.chooser.cancelled() else ""
         log.info(
             "allocated",
             operation=next(_operations),
             resource=offer.resource.name,
             devices=devices,
-            why=why,
+            why=offer.why(devices),
             milliseconds=round(seconds * 1000, 3),
         )
 

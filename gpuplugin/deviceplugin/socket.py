@@ -1,13 +1,15 @@
-"""The socket that kubelet dials: put in place whole, noticed when it is taken away, never taken from another owner.
+"""The socket that kubelet dials: of a new name each time, noticed when it is taken away, cleared up after a crash.
 
-gRPC binds a name of its own beside the final one, and the finished socket is renamed onto it: there is no moment
-without a socket when one instance follows another, and gRPC's clean-up at shutdown removes only its own name.
+Kubelet refuses a socket's name for as long as it holds a stream to it, and takes several sockets for one resource, of
+which the newest is asked. So no name is ever used twice: one instance follows another without a moment in which
+kubelet has none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int, int]
 _LONGEST_PATH = 107  # bytes: sockaddr_un's 108 less the final NUL
+_PREFIX = "gpuplugin-"
+_LONGEST_LABEL = 30
 
 
 def identity(path: Path) -> Identity | None:
@@ -33,52 +37,42 @@ def identity(path: Path) -> Identity | None:
 
 
 class ListeningSocket:
-    """A gRPC server on a Unix socket that is ours as long as `state()` says so."""
+    """A gRPC server on a Unix socket in `folder`. label: what the name is made of, such as ``gpu``."""
 
-    def __init__(self, path: Path, add_services: Callable[[grpc.aio.Server], Any]) -> None:
-        self.path, self._add_services = path, add_services
+    def __init__(self, folder: Path, label: str, add_services: Callable[[grpc.aio.Server], Any]) -> None:
+        self.folder, self._add_services = folder, add_services
+        self._stem = f"{_PREFIX}{label[:_LONGEST_LABEL]}-"
+        self.path = folder / self._stem
         self._server: grpc.aio.Server | None = None
         self._identity: Identity | None = None
 
     async def open(self) -> None:
-        """Serve at the path, in place of whatever was there. Raises SocketError with what to do."""
+        """Serve at a new path, `path`. Raises SocketError with what to do."""
         await self.close()
-        ours = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        if len(os.fsencode(ours)) > _LONGEST_PATH:
-            raise SocketError(
-                f"{ours} is longer than the {_LONGEST_PATH} bytes of a socket's path: use a shorter folder"
-            )
-        if not self.path.parent.is_dir():
-            raise SocketError(f"{self.path.parent} is not there: is kubelet running, and is the folder mounted here?")
-        if not os.access(self.path.parent, os.W_OK | os.X_OK):
-            raise SocketError(
-                f"{self.path.parent} is not writable for user {os.geteuid()}: run as root, mount it writable"
-            )
+        path = self.folder / f"{self._stem}{time.time_ns():x}.sock"
+        self._check(path)
+        self._clear_up()
         server = grpc.aio.server()
         self._add_services(server)
         try:
-            server.add_insecure_port(f"unix:{ours}")
+            server.add_insecure_port(f"unix:{path}")
             await server.start()
-            ours.rename(self.path)
         except (RuntimeError, OSError) as error:
             await server.stop(None)
-            raise SocketError(f"{self.path} cannot be served: {error}") from error
-        self._server, self._identity = server, identity(self.path)
+            raise SocketError(f"{path} cannot be served: {error}") from error
+        self._server, self.path, self._identity = server, path, identity(path)
 
     def lost(self) -> bool:
-        """Whether nothing serves at the path any more: it is gone, or what was put there does not accept."""
-        if self._server is None:
-            return True
-        now = identity(self.path)
-        return now is None or (now != self._identity and not _accepts(self.path))
+        """Whether kubelet could not reach us any more."""
+        return self._server is None or identity(self.path) != self._identity
 
-    def replaced(self) -> bool:
-        """Whether another process serves where we did."""
-        now = identity(self.path)
-        return self._server is not None and now is not None and now != self._identity and _accepts(self.path)
+    def newer(self) -> Path | None:
+        """A later instance's socket for the same, if one serves."""
+        later = (path for path in self._others(self._stem) if path.name > self.path.name)
+        return next(filter(_accepts, later), None)
 
     async def close(self) -> None:
-        """Stop serving; the path is removed only while it is ours."""
+        """Stop serving and remove the socket."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -86,6 +80,27 @@ class ListeningSocket:
             with contextlib.suppress(OSError):
                 self.path.unlink()
         await server.stop(None)
+
+    def _check(self, path: Path) -> None:
+        if not self.folder.is_dir():
+            raise SocketError(f"{self.folder} is not there: is kubelet running, and is the folder mounted here?")
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise SocketError(f"{self.folder} is not writable for user {os.geteuid()}: run as root, mount it writable")
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            raise SocketError(f"{path} is longer than the {_LONGEST_PATH} bytes of a socket's path: use a shorter one")
+
+    def _clear_up(self) -> None:
+        """Remove what instances that were killed have left."""
+        for path in self._others(_PREFIX):
+            if not _accepts(path):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _others(self, stem: str) -> list[Path]:
+        try:
+            return [path for path in self.folder.glob(f"{stem}*.sock") if path != self.path and path.is_socket()]
+        except OSError:
+            return []
 
 
 def _accepts(path: Path) -> bool:

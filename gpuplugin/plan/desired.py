@@ -12,7 +12,7 @@ from gpuplugin.model.health import HEALTHY, DeviceHealth, Level
 from gpuplugin.model.ids import DeviceId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from gpuplugin.model.ids import GpuUuid, NumaId, ResourceName
     from gpuplugin.model.inventory import Gpu, Inventory
@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OfferedDevice:
-    """One device of a resource. numa: the nodes for kubelet's TopologyInfo, empty where unknown."""
+    """One device of a resource.
+
+    gpu_index: NVML's · position: of its GPU in the inventory · numa: the nodes for kubelet's TopologyInfo, empty where
+    unknown.
+    """
 
     id: DeviceId
     gpu: GpuUuid
     gpu_index: int
+    position: int
     health: DeviceHealth
     numa: tuple[NumaId, ...]
 
@@ -43,36 +48,32 @@ class OfferedResource:
         return sum(device.health.usable for device in self.devices)
 
 
-@dataclass(frozen=True, slots=True)
-class Desired:
-    """The whole decision for one picture of the machine."""
-
-    inventory: Inventory
-    resources: tuple[OfferedResource, ...]
-
-
 def whole_gpus(
-    name: ResourceName,
     inventory: Inventory,
     health: Health,
     injection: Mapping[GpuUuid, str],
-) -> OfferedResource:
-    """Offer each GPU as one device of `name`.
+    resource_of: Callable[[str], ResourceName],
+    earlier: Iterable[ResourceName] = (),
+) -> tuple[OfferedResource, ...]:
+    """Offer each GPU as one device of the resource that `resource_of` its model gives, resources in order of name.
 
     injection: GPUs that a container could not be given now, and why (a device node is missing, the CDI file cannot be
-    written). A device that cannot be used stays in the list, unhealthy, so that kubelet keeps count of it.
+    written) · earlier: resources that kubelet has been told of; one that has no GPU any more is offered empty, since
+    kubelet would otherwise go on counting what it was told last. A device that cannot be used stays in the list,
+    unhealthy, so that kubelet keeps count of it.
     """
-    return OfferedResource(name, tuple(_device(gpu, health, injection) for gpu in inventory.gpus))
-
-
-def _device(gpu: Gpu, health: Health, injection: Mapping[GpuUuid, str]) -> OfferedDevice:
-    numa = () if gpu.numa is None else (gpu.numa,)
-    return OfferedDevice(DeviceId(gpu.uuid), gpu.uuid, gpu.index, _health(gpu, health, injection), numa)
+    devices: dict[ResourceName, list[OfferedDevice]] = {name: [] for name in earlier}
+    for position, gpu in enumerate(inventory.gpus):
+        health_now = _health(gpu, health, injection)
+        numa = () if gpu.numa is None else (gpu.numa,)
+        device = OfferedDevice(DeviceId(gpu.uuid), gpu.uuid, gpu.index, position, health_now, numa)
+        devices.setdefault(resource_of(gpu.model), []).append(device)
+    return tuple(OfferedResource(name, tuple(devices[name])) for name in sorted(devices))
 
 
 def _health(gpu: Gpu, health: Health, injection: Mapping[GpuUuid, str]) -> DeviceHealth:
     known = health.of(gpu.uuid)
     if known.level is Level.UNKNOWN:
         return known
-    reasons = [text for text in (gpu.fault or "", known.reason, injection.get(gpu.uuid, "")) if text]
+    reasons = dict.fromkeys(text for text in (gpu.fault or "", known.reason, injection.get(gpu.uuid, "")) if text)
     return DeviceHealth(Level.UNHEALTHY, "; ".join(reasons)) if reasons else HEALTHY

@@ -13,7 +13,7 @@ KIND = "gpuplugin.io/gpu"
 
 def device(index, health=HEALTHY, numa=(0,)):
     uuid = f"GPU-{index}"
-    return OfferedDevice(DeviceId(uuid), GpuUuid(uuid), index, health, tuple(map(NumaId, numa)))
+    return OfferedDevice(DeviceId(uuid), GpuUuid(uuid), index, index, health, tuple(map(NumaId, numa)))
 
 
 RESOURCE = OfferedResource(
@@ -23,7 +23,10 @@ RESOURCE = OfferedResource(
 
 
 def test_the_list_has_every_device_with_level_and_numa_node():
-    listed = [(d.ID, d.health, [n.ID for n in d.topology.nodes], d.HasField("topology")) for d in device_list(RESOURCE).devices]
+    listed = [
+        (d.ID, d.health, [n.ID for n in d.topology.nodes], d.HasField("topology"))
+        for d in device_list(RESOURCE).devices
+    ]
     assert listed == [
         ("GPU-0", "Healthy", [0], True),
         ("GPU-1", "Healthy", [1], True),

@@ -1,0 +1,202 @@
+"""The loop of the daemon: something wakes it, it looks at the machine, decides, and publishes.
+
+What was seen last stays in force when a look fails; that nothing is known is said through health, never by a shorter
+list. An XID does not wait for a look: it changes health, and the lists that follow from it are sent at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from gpuplugin.daemon.wakeup import Wakeup
+from gpuplugin.discovery.nvml import RecoveryAction
+from gpuplugin.discovery.observe import observe
+from gpuplugin.errors import GpuLost, NvmlError, NvmlUnavailable, ObserveError
+from gpuplugin.model.xid import describe
+from gpuplugin.plan.desired import whole_gpus
+from gpuplugin.plan.health import Finding, Health, Recovery, after_probe, after_xid, forget
+from gpuplugin.topology.allocate import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuplugin.config import Config
+    from gpuplugin.daemon.injection import Injection
+    from gpuplugin.daemon.plugins import Plugins
+    from gpuplugin.discovery.nvml_thread import NvmlThread
+    from gpuplugin.discovery.sysfs import Sysfs
+    from gpuplugin.model.health import XidEvent
+    from gpuplugin.model.ids import GpuUuid
+    from gpuplugin.model.inventory import Inventory
+
+log = structlog.get_logger()
+
+RECOVERY_ACTION_CHANGED = 154
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
+
+
+class Node:
+    """Everything that is known and decided about this node, on one event loop."""
+
+    def __init__(
+        self, config: Config, thread: NvmlThread, sysfs: Sysfs, injection: Injection, plugins: Plugins
+    ) -> None:
+        self._config, self._thread, self._sysfs = config, thread, sysfs
+        self._injection, self._plugins = injection, plugins
+        self._checks = config.health.checks
+        self._recovery = Recovery(config.health.recovery_probes, config.health.quiet_seconds)
+        self.wake = Wakeup()
+        self.looked = asyncio.Event()
+        self.inventory: Inventory | None = None
+        self._health = Health()
+        self._cannot_inject: Mapping[GpuUuid, str] = {}
+        self._tables: asyncio.Task[Tables] | None = None
+        self._open = False
+        self._trouble = ""
+        self._retry = FIRST_RETRY_SECONDS
+
+    async def keep_looking(self) -> None:
+        """Look once, then whenever woken, and at the latest every `rescanSeconds`; sooner while something is amiss."""
+        reasons: tuple[str, ...] = ("start",)
+        while True:
+            log.debug("looking", reasons=reasons)
+            pause = self._config.rescan_seconds if await self._look() else self._next_retry()
+            reasons = await self.wake.wait(pause) or ("rescan",)
+
+    async def keep_probing(self) -> None:
+        """Ask each GPU, every `health.probeSeconds`, whether it can be used."""
+        while True:
+            await asyncio.sleep(self._config.health.probe_seconds)
+            if self.inventory is None or self._health.unknown:
+                continue
+            for gpu in self.inventory.gpus:
+                await self._probe(gpu.uuid)
+            if self._incomplete():
+                self.wake("something is missing")
+
+    def on_xid(self, event: XidEvent) -> None:
+        """Take a GPU or an instance out of service at once, if this XID is one that does."""
+        text = f"XID {event.xid}: {describe(event.xid)}"
+        known = {gpu.uuid: gpu.index for gpu in self.inventory.gpus} if self.inventory else {}
+        where: dict[str, Any] = {"device": event.gpu, "gpu": known.get(event.gpu)}
+        if event.xid == RECOVERY_ACTION_CHANGED:
+            log.info("the driver's wish has changed", xid=event.xid, **where)
+            self.wake("XID 154")
+        elif not self._checks.handles(event.xid):
+            log.info("XID left to the application", xid=event.xid, reason=text, **where)
+        else:
+            log.warning("XID", xid=event.xid, reason=text, gi=event.gpu_instance, ci=event.compute_instance, **where)
+            self._set_health(after_xid(self._health, event, text, time.monotonic()))
+
+    def on_events_trouble(self, reason: str) -> None:
+        """Tell that XIDs are not being heard ("" when they are again); probes still find a lost GPU."""
+        if reason:
+            log.warning("XIDs cannot be waited for: a sick GPU is found by probes alone", reason=reason)
+        else:
+            log.info("XIDs are heard again")
+
+    async def _look(self) -> bool:
+        """Observe, decide and publish. False: it did not work, try again soon."""
+        try:
+            await self._ensure_open()
+            inventory = await observe(self._thread, self._sysfs, self.inventory)
+        except (NvmlError, ObserveError) as error:
+            self._failed(error)
+            return False
+        self._trouble, self._retry = "", FIRST_RETRY_SECONDS
+        if self.inventory is None or self._health.unknown:
+            log.info("NVML answers", driver=inventory.driver.version, gpus=len(inventory.gpus))
+        cannot_inject = await self._injection.publish(inventory)  # a device may be offered only once it can be given
+        self._take(inventory)
+        self._cannot_inject = cannot_inject
+        self._offer()
+        self.looked.set()
+        return True
+
+    async def _ensure_open(self) -> None:
+        if not self._open:
+            nvml = self._thread.nvml
+            await self._thread.call(nvml.close)
+            await self._thread.call(nvml.open)
+            self._open = True
+
+    def _failed(self, error: NvmlError | ObserveError) -> None:
+        if isinstance(error, NvmlUnavailable):
+            self._open = False
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            log.warning("the GPUs cannot be looked at: trying again", reason=self._trouble)
+        if self.inventory is not None:
+            self._set_health(self._health.with_unknown(f"nothing is known of the GPUs: {error}"))
+
+    def _next_retry(self) -> float:
+        now, self._retry = self._retry, min(self._retry * 2, LONGEST_RETRY_SECONDS)
+        return now
+
+    def _take(self, inventory: Inventory) -> None:
+        before, self.inventory = self.inventory, inventory
+        self._health = forget(self._health.with_unknown(""), frozenset(gpu.uuid for gpu in inventory.gpus))
+        if inventory is before:
+            return
+        for unreadable in inventory.unreadable:
+            log.warning("GPU cannot be read", gpu=unreadable.index, pci=unreadable.pci, reason=unreadable.reason)
+        for warning in inventory.warnings:
+            log.warning("the machine looks odd", reason=warning)
+        self._tables = asyncio.create_task(self._build_tables(inventory, self._tables))
+
+    async def _build_tables(self, inventory: Inventory, before: asyncio.Future[Tables] | None) -> Tables:
+        """Make what the choice of devices is looked up in, on a thread: a tenth of a second for 16 GPUs."""
+        earlier = None
+        if before is not None:
+            await asyncio.wait([before])
+            earlier = before.result() if not before.cancelled() and before.exception() is None else None
+        return await asyncio.to_thread(Tables.build, inventory, earlier)
+
+    async def _probe(self, gpu: GpuUuid) -> None:
+        try:
+            recovery = (await self._thread.call(self._thread.nvml.probe, gpu, gpu=gpu)).recovery
+        except NvmlUnavailable as error:
+            self._failed(error)
+            self.wake("NVML is gone")
+            return
+        except GpuLost as error:
+            finding = Finding(f"the GPU does not answer ({error})")
+        except NvmlError as error:
+            finding = Finding(f"the GPU cannot be probed ({error})")
+        else:
+            finding = Finding(asks=_asks(recovery))
+        self._set_health(after_probe(self._health, gpu, finding, time.monotonic(), self._recovery))
+
+    def _set_health(self, health: Health) -> None:
+        before, self._health = self._health, health
+        if health is not before:
+            self._offer()
+
+    def _offer(self) -> None:
+        if self.inventory is None or self._tables is None:
+            return
+        resources = whole_gpus(
+            self.inventory,
+            self._health,
+            self._cannot_inject,
+            self._config.resources.gpu,
+            self._plugins.resources,
+        )
+        self._plugins.publish(resources, self._tables)
+
+    def _incomplete(self) -> bool:
+        """Whether another look may find what the last one missed."""
+        inventory = self.inventory
+        return inventory is not None and bool(
+            self._cannot_inject or inventory.unreadable or any(gpu.fault for gpu in inventory.gpus)
+        )
+
+
+def _asks(recovery: RecoveryAction | None) -> str | None:
+    if recovery is None:
+        return None
+    return "" if recovery is RecoveryAction.NONE else recovery.name.lower().replace("_", " ")

@@ -1,0 +1,74 @@
+"""Offers, brought to kubelet: one served and registered plugin for each resource, made when first needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gpuplugin.deviceplugin.registration import Registered
+from gpuplugin.deviceplugin.server import DevicePlugin, Offer
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+    from gpuplugin.model.ids import ResourceName
+    from gpuplugin.plan.desired import OfferedResource
+    from gpuplugin.topology.allocate import Tables
+
+log = structlog.get_logger()
+
+
+class Plugins:
+    """All resources of the node. socket: kubelet's registration socket; ours go beside it."""
+
+    def __init__(self, socket: Path, strategies: Collection[str], cdi_kind: str, tasks: asyncio.TaskGroup) -> None:
+        self._socket, self._strategies, self._cdi_kind, self._tasks = socket, strategies, cdi_kind, tasks
+        self._served: dict[ResourceName, Registered] = {}
+
+    @property
+    def resources(self) -> tuple[ResourceName, ...]:
+        """Resources that kubelet has been, or is being, told of."""
+        return tuple(self._served)
+
+    @property
+    def registered(self) -> bool:
+        """Whether kubelet knows all of them."""
+        return all(served.registered for served in self._served.values())
+
+    def publish(self, resources: Iterable[OfferedResource], tables: asyncio.Future[Tables]) -> None:
+        """Send the lists to whoever watches, and say in the log what has changed for which device."""
+        for resource in resources:
+            offer = Offer.of(resource, tables)
+            served = self._served.get(resource.name)
+            _tell(served.plugin.offers.value.resource if served else None, resource)
+            if served:
+                served.plugin.offers.set(offer)
+                continue
+            plugin = DevicePlugin(offer, self._strategies, self._cdi_kind)
+            self._served[resource.name] = served = Registered(self._socket, resource.name, plugin)
+            self._tasks.create_task(served.run(), name=f"serve {resource.name}")
+
+
+def _tell(before: OfferedResource | None, now: OfferedResource) -> None:
+    known = {device.id: device.health for device in before.devices} if before else {}
+    for device in now.devices:
+        was = known.pop(device.id, None)
+        if device.health.usable:
+            if was is not None and not was.usable:
+                log.info("device recovered", resource=now.name, device=device.id, gpu=device.gpu_index)
+        elif was != device.health:
+            log.warning(
+                "device withdrawn",
+                resource=now.name,
+                device=device.id,
+                gpu=device.gpu_index,
+                level=device.health.level.value,
+                reason=device.health.reason,
+            )
+    for gone in known:
+        log.warning("device gone", resource=now.name, device=gone)
+    if before is None or (before.usable, len(before.devices)) != (now.usable, len(now.devices)):
+        log.info("offering", resource=now.name, usable=now.usable, devices=len(now.devices))
