@@ -1,0 +1,164 @@
+"""Simulated NVML calls about how a GPU is doing: numbers of an idle machine, the same every time.
+
+Only the recovery action and the number of links are of the state; the others are there so that a program which reads
+them works.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuplugin.sim.abi import Code, Failed, check_version, fill, number, put
+from gpuplugin.sim.nvml_session import Device, Look, device_call, gpu_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuplugin.sim.snapshot import GpuRecord
+
+_IDLE_MILLIWATTS, _LIMIT_MILLIWATTS = 70_000, 700_000
+_MEGAHERTZ = 1980
+_VOLTA = 5
+_UNSIGNED_INT, _UNSIGNED_LONG_LONG = 1, 3
+"""nvmlValueType_t."""
+
+
+@device_call("nvmlDeviceGetTemperature")
+def _temperature(_look: Look, device: Device, _sensor: Any, out: Any) -> None:
+    put(out, _celsius(device.gpu))
+
+
+@device_call("nvmlDeviceGetTemperatureV")
+def _temperature_v(_look: Look, device: Device, out: Any) -> None:
+    check_version(out, 1)
+    fill(out, temperature=_celsius(device.gpu))
+
+
+@gpu_call("nvmlDeviceGetPowerUsage")
+def _power(_look: Look, gpu: GpuRecord, out: Any) -> None:
+    put(out, _milliwatts(gpu))
+
+
+@gpu_call("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit")
+def _power_limit(_look: Look, _gpu: GpuRecord, out: Any) -> None:
+    put(out, _LIMIT_MILLIWATTS)
+
+
+@gpu_call("nvmlDeviceGetTotalEnergyConsumption")
+def _energy(_look: Look, gpu: GpuRecord, out: Any) -> None:
+    put(out, _milliwatts(gpu) * 3600)
+
+
+@gpu_call("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
+def _clock(_look: Look, _gpu: GpuRecord, _kind: Any, out: Any) -> None:
+    put(out, _MEGAHERTZ)
+
+
+@gpu_call("nvmlDeviceGetUtilizationRates")
+def _utilization(_look: Look, _gpu: GpuRecord, out: Any) -> None:
+    fill(out, gpu=0, memory=0)
+
+
+@gpu_call("nvmlDeviceGetComputeMode")
+def _compute_mode(_look: Look, _gpu: GpuRecord, out: Any) -> None:
+    put(out, 0)
+
+
+@gpu_call("nvmlDeviceGetPersistenceMode")
+def _persistence_mode(_look: Look, _gpu: GpuRecord, out: Any) -> None:
+    put(out, 1)
+
+
+@gpu_call("nvmlDeviceGetEccMode")
+def _ecc_mode(_look: Look, _gpu: GpuRecord, current: Any, pending: Any) -> None:
+    put(current, 1)
+    put(pending, 1)
+
+
+@gpu_call("nvmlDeviceGetTotalEccErrors")
+def _ecc_errors(_look: Look, _gpu: GpuRecord, _error: Any, _counter: Any, out: Any) -> None:
+    put(out, 0)
+
+
+@gpu_call("nvmlDeviceGetPcieReplayCounter")
+def _pcie_replays(_look: Look, _gpu: GpuRecord, out: Any) -> None:
+    put(out, 0)
+
+
+@gpu_call("nvmlDeviceGetRemappedRows")
+def _remapped_rows(_look: Look, gpu: GpuRecord, *outs: Any) -> None:
+    if gpu.architecture <= _VOLTA:
+        raise Failed(Code.NOT_SUPPORTED)
+    for out in outs:
+        put(out, 0)
+
+
+@device_call(
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
+def _processes(_look: Look, _device: Device, count: Any, _rows: Any) -> None:
+    put(count, 0)
+
+
+@gpu_call("nvmlDeviceGetFieldValues")
+def _field_values(look: Look, gpu: GpuRecord, count: Any, rows: Any) -> None:
+    array = getattr(rows, "_obj", rows)
+    for at in range(number(count)):
+        entry = array[at]
+        value = _FIELDS[entry.fieldId](look, gpu) if entry.fieldId in _FIELDS else None
+        if value is None:
+            entry.nvmlReturn = Code.NOT_SUPPORTED
+            continue
+        entry.nvmlReturn = Code.SUCCESS
+        if entry.fieldId in _LONG:
+            entry.valueType, entry.value.ullVal = _UNSIGNED_LONG_LONG, value
+        else:
+            entry.valueType, entry.value.uiVal = _UNSIGNED_INT, value
+
+
+def _celsius(gpu: GpuRecord) -> int:
+    return 32 + gpu.index % 8
+
+
+def _milliwatts(gpu: GpuRecord) -> int:
+    return _IDLE_MILLIWATTS + 1000 * (gpu.index % 8)
+
+
+def _links(look: Look, gpu: GpuRecord) -> int:
+    return sum(record.gpu == gpu.index for record in look.now.links)
+
+
+def _nvlink_traffic(look: Look, gpu: GpuRecord) -> int | None:
+    return 0 if _links(look, gpu) else None
+
+
+def _zero(_look: Look, _gpu: GpuRecord) -> int:
+    return 0
+
+
+def _zero_since_ampere(_look: Look, gpu: GpuRecord) -> int | None:
+    return 0 if gpu.architecture > _VOLTA else None
+
+
+_ECC, _RETIRED, _REPLAYS, _NVLINK_TRAFFIC, _REMAPPED = (
+    range(3, 7),
+    range(29, 32),
+    range(94, 96),
+    (138, 139),
+    range(142, 146),
+)
+_FIELDS: dict[int, Callable[[Look, GpuRecord], int | None]] = {
+    **dict.fromkeys((*_ECC, *_RETIRED, *_REPLAYS), _zero),
+    **dict.fromkeys(_NVLINK_TRAFFIC, _nvlink_traffic),
+    **dict.fromkeys(_REMAPPED, _zero_since_ampere),
+    82: lambda _look, gpu: _celsius(gpu) + 6,
+    83: lambda _look, gpu: _milliwatts(gpu) * 3600,
+    91: _links,
+    185: lambda _look, gpu: _milliwatts(gpu),
+    186: lambda _look, gpu: _milliwatts(gpu),
+    230: lambda _look, gpu: gpu.recovery,
+}
+_LONG = {*_ECC, 83, *_NVLINK_TRAFFIC}
