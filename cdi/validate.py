@@ -1,8 +1,9 @@
 """What a CDI runtime would refuse, found before a file is there to be refused.
 
 The rules are those that the CDI project's own library applies when it reads a file, and tests hold ours against it.
-Two go beyond it: annotation keys, which the specification limits and the library forgets to check, and types, which
-must be what the specification says where a YAML reader would take a number for a text.
+Three go beyond it: annotation keys, which the specification limits and the library forgets to check; types, which must
+be what the specification says where a YAML reader would take a number for a text; and `hostPath` and mount types, for
+which the library (1.1.2) asks the higher version only when the last device has them.
 """
 
 from __future__ import annotations

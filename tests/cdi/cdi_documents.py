@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from hypothesis import strategies as st
@@ -91,7 +92,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
     Annotation keys stay right: the CDI project's library does not check them, see the head of cdi/validate.py.
     """
-    document: dict[str, Any] = draw(RIGHT)
+    document: dict[str, Any] = deepcopy(draw(RIGHT))  # sampled parts are shared between draws
     for _ in range(draw(st.sampled_from([0, 1, 1, 2]))):
         holders = [holder for holder in _holders(document) if holder]
         holder = holders[draw(st.integers(0, len(holders) - 1))]

@@ -37,6 +37,17 @@ def document(device: ContainerEdits = EDITS, name: str = "gpu0", **fields: Any) 
         ("0.3.0", document()),
         ("0.4.0", document(ContainerEdits(mounts=(Mount(host_path="/a", container_path="/a", type="tmpfs"),)))),
         ("0.5.0", document(ContainerEdits(device_nodes=(DeviceNode(path="/a", host_path="/b"),)))),
+        (
+            "0.5.0",
+            document(
+                devices=(
+                    Device(
+                        name="a", container_edits=ContainerEdits(device_nodes=(DeviceNode(path="/a", host_path="/b"),))
+                    ),
+                    Device(name="last", container_edits=EDITS),
+                )
+            ),
+        ),
         ("0.5.0", document(name="0")),
         ("0.6.0", document(kind="a/b.c")),
         ("0.3.0", document(kind="a.b/c")),
@@ -166,15 +177,38 @@ def text_of(raw: Any) -> bytes:
     return cdi._NOT_PLAIN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", msgspec.json.encode(raw).decode()).encode()
 
 
+def as_the_library_reads(spec: Spec) -> Spec:
+    """The same document without what the library overlooks when it computes the minimum version.
+
+    Its module says Go 1.19, where a loop has one variable for all rounds: pointers to it all end up at the last device,
+    so `hostPath` and mounts' `type` count in the last device and the common edits only. Ours counts all.
+    """
+
+    def overlooked(device: Device) -> Device:
+        edits = device.container_edits
+        nodes = tuple(msgspec.structs.replace(node, host_path="") for node in edits.device_nodes)
+        mounts = tuple(msgspec.structs.replace(mount, type="") for mount in edits.mounts)
+        seen = msgspec.structs.replace(edits, device_nodes=nodes, mounts=mounts)
+        return msgspec.structs.replace(device, container_edits=seen)
+
+    *others, last = spec.devices
+    return msgspec.structs.replace(spec, devices=(*map(overlooked, others), last))
+
+
 def disagreement(text: bytes, theirs: dict[str, Any]) -> str:
     """What the library and we say differently; empty when we agree."""
     try:
         ours = decode(text)
     except CdiInvalid as error:
-        return f"the library takes it, we say {error}" if theirs["accepted"] else ""
+        if not theirs["accepted"]:
+            return ""
+        problems = [str(problem) for problem in error.problems if problem.key != "cdiVersion"]
+        if problems or refusals(as_the_library_reads(msgspec.json.decode(text, type=Spec))):
+            return f"the library takes it, we say {error}"
+        return ""
     if not theirs["accepted"]:
         return f"we take it, the library says {theirs['error']}"
-    minimum = cdi.minimum_version(ours)
+    minimum = cdi.minimum_version(as_the_library_reads(ours))
     return "" if minimum == theirs["minimum"] else f"our minimum {minimum}, the library's {theirs['minimum']}"
 
 
