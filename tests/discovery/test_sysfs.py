@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplugin.discovery.sysfs import CPU_LIMIT, READ_LIMIT, Sysfs, parse_cpulist
+from gpuplugin.errors import SysfsError
+from gpuplugin.model.ids import PciAddress
+from gpuplugin.model.inventory import NumaNode, PciePath
+
+GPU = "devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:00.0/0000:1b:00.0"
+NIC = "devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:01.0/0000:1c:00.0"
+VF = "devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:01.0/0000:1c:00.2"
+GPU_BRIDGES = ("0000:17:01.0", "0000:18:00.0", "0000:19:00.0")
+NIC_BRIDGES = ("0000:17:01.0", "0000:18:00.0", "0000:19:01.0")
+
+
+class Tree:
+    """A sysfs written by hand."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.sysfs = Sysfs(root)
+
+    def file(self, path: str, content: str | bytes) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            file.unlink()
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    def link(self, path: str, target: str) -> None:
+        link = self.root / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(self.root / target, link.parent))
+
+    def device(self, path: str, numa: str | None = "0\n") -> None:
+        (self.root / path).mkdir(parents=True, exist_ok=True)
+        self.link(f"bus/pci/devices/{Path(path).name}", path)
+        if numa is not None:
+            self.file(f"{path}/numa_node", numa)
+
+    def nic(self, name: str, device: str, uverbs: str | None = None, netdev: str | None = None) -> None:
+        self.device(device)
+        self.link(f"class/infiniband/{name}/device", device)
+        self.file(f"class/infiniband/{name}/node_guid", "0c42:a103:0065:0f3a\n")
+        self.file(f"class/infiniband/{name}/ports/1/link_layer", "InfiniBand\n")
+        self.file(f"class/infiniband/{name}/ports/1/rate", "400 Gb/sec (4X NDR)\n")
+        self.file(f"class/infiniband/{name}/ports/1/state", "4: ACTIVE\n")
+        if uverbs:
+            self.link(f"class/infiniband_verbs/{uverbs}/device", device)
+        if netdev:
+            (self.root / device / "net" / netdev).mkdir(parents=True)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    made = Tree(tmp_path / "sys")
+    made.device(GPU)
+    return made
+
+
+def warned(tree: Tree) -> str:
+    return "\n".join(tree.sysfs.take_warnings())
+
+
+class TestCpulist:
+    @pytest.mark.parametrize(
+        ("text", "cpus"),
+        [
+            ("", ()),
+            ("\n", ()),
+            ("0\n", (0,)),
+            ("0-3,8", (0, 1, 2, 3, 8)),
+            ("5-5", (5,)),
+            (f"{CPU_LIMIT - 1}", (CPU_LIMIT - 1,)),
+        ],
+    )
+    def test_good(self, text, cpus):
+        assert parse_cpulist(text) == cpus
+
+    @pytest.mark.parametrize(
+        "text",
+        ["-", "a", "1-", "-1", "3-1", "0,,2", ",", "0-3,2", "+1", "1_0", "٣", "0 1", "0-99999999999", f"{CPU_LIMIT}"],
+    )
+    def test_garbage(self, text):
+        with pytest.raises(ValueError, match="is not a"):
+            parse_cpulist(text)
+
+    @given(st.frozensets(st.integers(0, 300)))
+    def test_whatever_the_kernel_prints_is_read_back(self, cpus):
+        ranges: list[list[int]] = []
+        for cpu in sorted(cpus):
+            if ranges and ranges[-1][-1] == cpu - 1:
+                ranges[-1].append(cpu)
+            else:
+                ranges.append([cpu])
+        text = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in ranges)
+        assert parse_cpulist(text + "\n") == tuple(sorted(cpus))
+
+    @given(st.text(max_size=30))
+    def test_any_text_is_read_or_refused(self, text):
+        try:
+            cpus = parse_cpulist(text)
+        except ValueError:
+            return
+        assert list(cpus) == sorted(set(cpus))
+
+
+class TestPci:
+    def test_place_and_numa_node(self, tree):
+        assert tree.sysfs.pci(PciAddress("0000:1b:00.0")) == (0, PciePath("pci0000:17", GPU_BRIDGES))
+        assert tree.sysfs.take_warnings() == ()
+
+    def test_nvmls_notation_is_understood(self, tree):
+        assert tree.sysfs.pci(PciAddress("00000000:1B:00.0"))[0] == 0
+
+    @pytest.mark.parametrize(
+        ("content", "numa", "warning"),
+        [
+            ("1\n", 1, ""),
+            ("-1\n", None, ""),
+            ("-2\n", None, "numa_node: '-2' is not a number"),
+            ("", None, "numa_node: '' is not a line of text"),
+            ("zero\n", None, "numa_node: 'zero' is not a number"),
+            ("0\n1\n", None, "numa_node: '0\\n1' is not a line of text"),
+            (b"\xff\xfe\n", None, "numa_node: 'utf-8' codec can't decode"),
+            (b"\0" * 8, None, "numa_node: '\\x00"),
+            ("9" * 5000, None, "is not a number"),
+            ("9" * (READ_LIMIT + 1), None, "numa_node: longer than 65536 bytes"),
+            (None, None, "numa_node: No such file or directory"),
+        ],
+    )
+    def test_numa_node(self, tree, content, numa, warning):
+        (tree.root / GPU / "numa_node").unlink()
+        if content is not None:
+            tree.file(f"{GPU}/numa_node", content)
+        found, path = tree.sysfs.pci(PciAddress("0000:1b:00.0"))
+        assert (found, path) == (numa, PciePath("pci0000:17", GPU_BRIDGES))
+        warnings = tree.sysfs.take_warnings()
+        assert [warning in each for each in warnings] == ([True] if warning else [])
+        assert all(len(each) < 300 for each in warnings)
+
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+    def test_something_else_in_the_place_of_a_file(self, tree, make):
+        file = tree.root / GPU / "numa_node"
+        file.unlink()
+        make(file)
+        before = set(Path("/proc/self/fd").iterdir())
+        assert tree.sysfs.pci(PciAddress("0000:1b:00.0"))[0] is None
+        assert "numa_node" in warned(tree)
+        assert set(Path("/proc/self/fd").iterdir()) == before
+
+    @pytest.mark.parametrize(
+        ("folder", "path"),
+        [
+            ("devices/pci0000:00/0000:00:05.0", PciePath("pci0000:00", ())),
+            (
+                "devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:02.0/10000:e1:00.0",
+                PciePath("pci10000:e0", (PciAddress("10000:e0:02.0"),)),
+            ),
+            (
+                "devices/platform/d40000.pcie/pci000f:00/000f:00:00.0/000f:01:00.0",
+                PciePath("pci000f:00", (PciAddress("000f:00:00.0"),)),
+            ),
+            ("devices/odd/0000:02:00.0", None),
+            ("devices/pci0000:00/odd/0000:02:00.0", None),
+        ],
+    )
+    def test_other_trees(self, tree, folder, path):
+        tree.device(folder)
+        assert tree.sysfs.pci(PciAddress(Path(folder).name)) == (0, path)
+        assert bool(tree.sysfs.take_warnings()) == (path is None)
+
+    @pytest.mark.parametrize(
+        ("target", "warning"),
+        [
+            ("bus/pci/devices/0000:2b:00.0", "0000:2b:00.0: "),
+            ("devices/nowhere/0000:2b:00.0", "No such file or directory"),
+            ("../elsewhere", "which is not a device's folder in"),
+            ("file", "which is not a device's folder in"),
+        ],
+    )
+    def test_a_link_that_leads_nowhere(self, tree, target, warning):
+        (tree.root.parent / "elsewhere").mkdir()
+        tree.file("file", "")
+        tree.link("bus/pci/devices/0000:2b:00.0", target)
+        assert tree.sysfs.pci(PciAddress("0000:2b:00.0")) == (None, None)
+        assert warning in warned(tree)
+        assert tree.sysfs.pci(PciAddress("0000:1b:00.0"))[0] == 0
+
+    @pytest.mark.parametrize("address", ["../../../../etc", "", "1b:00", "0000:1b:00.0/../x"])
+    def test_what_is_no_address_is_not_looked_up(self, tree, address):
+        assert tree.sysfs.pci(PciAddress(address)) == (None, None)
+        assert "is not a PCI address" in warned(tree)
+
+    def test_an_unknown_device(self, tree):
+        assert tree.sysfs.pci(PciAddress("0000:ff:00.0")) == (None, None)
+        assert "0000:ff:00.0: No such file" in warned(tree)
+
+    def test_a_tree_without_a_pci_bus(self, tmp_path):
+        with pytest.raises(SysfsError, match="is this the host's /sys") as raised:
+            Sysfs(tmp_path).pci(PciAddress("0000:1b:00.0"))
+        assert raised.value.path == tmp_path / "bus/pci/devices"
+
+
+class TestNumaNodes:
+    def test_none(self, tree):
+        assert tree.sysfs.numa_nodes() == ()
+        assert tree.sysfs.take_warnings() == ()
+
+    def test_in_the_order_of_ids(self, tree):
+        for n in range(11):
+            tree.file(f"devices/system/node/node{n}/cpulist", f"{n * 2}-{n * 2 + 1}\n")
+            tree.file(f"devices/system/node/node{n}/distance", " ".join("10" if n == m else "21" for m in range(11)))
+        tree.file("devices/system/node/online", "0-10")
+        (tree.root / "devices/system/node/nodeX").mkdir()
+        nodes = tree.sysfs.numa_nodes()
+        assert [node.id for node in nodes] == list(range(11))
+        assert nodes[10].cpus == (20, 21)
+        assert nodes[10].distances == (21,) * 10 + (10,)
+        assert tree.sysfs.take_warnings() == ()
+
+    @pytest.mark.parametrize(
+        ("file", "content", "expected", "warning"),
+        [
+            ("cpulist", "\n", NumaNode(0, (), (10,)), ""),
+            ("cpulist", "lots", NumaNode(0, (), (10,)), "cpulist: 'lots' is not a number"),
+            ("cpulist", None, NumaNode(0, (), (10,)), "cpulist: No such file"),
+            ("distance", "near", NumaNode(0, (0, 1), ()), "distance: 'near' is not a number"),
+            ("distance", "10 21", NumaNode(0, (0, 1), ()), "distance: 2 distances for 1 NUMA nodes"),
+            ("distance", None, NumaNode(0, (0, 1), ()), "distance: No such file"),
+        ],
+    )
+    def test_garbage(self, tree, file, content, expected, warning):
+        tree.file("devices/system/node/node0/cpulist", "0-1\n")
+        tree.file("devices/system/node/node0/distance", "10\n")
+        changed = tree.file(f"devices/system/node/node0/{file}", content or "")
+        if content is None:
+            changed.unlink()
+        assert tree.sysfs.numa_nodes() == (expected,)
+        assert [warning in each for each in tree.sysfs.take_warnings()] == ([True] if warning else [])
+
+    def test_a_folder_that_cannot_be_listed(self, tree):
+        tree.file("devices/system/node", "")
+        with pytest.raises(SysfsError, match="Not a directory"):
+            tree.sysfs.numa_nodes()
+
+
+class TestNics:
+    def test_none(self, tree):
+        assert tree.sysfs.nics() == ()
+        assert tree.sysfs.take_warnings() == ()
+
+    def test_all_facts(self, tree):
+        tree.nic("mlx5_0", NIC, uverbs="uverbs7", netdev="ibs1")
+        (nic,) = tree.sysfs.nics()
+        assert tree.sysfs.take_warnings() == ()
+        assert nic.name == "mlx5_0"
+        assert nic.pci == "0000:1c:00.0"
+        assert nic.numa == 0
+        assert nic.pcie == PciePath("pci0000:17", NIC_BRIDGES)
+        assert nic.link_layer == "InfiniBand"
+        assert nic.rate == "400 Gb/sec (4X NDR)"
+        assert nic.state == "ACTIVE"
+        assert nic.node_guid == "0c42:a103:0065:0f3a"
+        assert nic.netdev == "ibs1"
+        assert nic.uverbs == "uverbs7"
+
+    def test_virtual_functions_stand_beside_their_nic(self, tree):
+        tree.nic("mlx5_0", NIC, uverbs="uverbs0")
+        tree.nic("mlx5_1", VF, uverbs="uverbs1")
+        tree.link(f"{VF}/physfn", NIC)
+        assert [(nic.name, nic.pci, nic.uverbs) for nic in tree.sysfs.nics()] == [
+            ("mlx5_0", "0000:1c:00.0", "uverbs0"),
+            ("mlx5_1", "0000:1c:00.2", "uverbs1"),
+        ]
+
+    def test_a_scalable_function_has_its_parents_address(self, tree):
+        tree.device(NIC)
+        tree.nic("mlx5_4", f"{NIC}/mlx5_core.sf.4", uverbs="uverbs4")
+        tree.nic("mlx5_0", NIC, uverbs="uverbs0")
+        parent, function = tree.sysfs.nics()
+        assert (function.name, function.pci, function.uverbs) == ("mlx5_4", "0000:1c:00.0", "uverbs4")
+        assert function.pcie == parent.pcie == PciePath("pci0000:17", NIC_BRIDGES)
+
+    def test_two_nics_on_one_device_are_told_apart_by_name(self, tree):
+        for n in (0, 1):
+            tree.nic(f"dual_{n}", NIC, uverbs=f"uverbs{n}")
+            tree.file(f"class/infiniband_verbs/uverbs{n}/ibdev", f"dual_{1 - n}\n")
+        assert [nic.uverbs for nic in tree.sysfs.nics()] == ["uverbs1", "uverbs0"]
+
+    def test_the_ports_own_interface_among_representors(self, tree):
+        tree.nic("mlx5_0", NIC)
+        for name in ("aaa_rep0", "ens1", "zzz_rep1"):
+            (tree.root / NIC / "net" / name).mkdir(parents=True)
+        assert tree.sysfs.nics()[0].netdev == "aaa_rep0"
+        tree.file("class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "ens1\n")
+        assert tree.sysfs.nics()[0].netdev == "ens1"
+        assert tree.sysfs.take_warnings() == ()
+
+    def test_the_first_port_is_the_one_with_the_lowest_number(self, tree):
+        tree.nic("mlx5_0", NIC)
+        for port in ("2", "10"):
+            tree.file(f"class/infiniband/mlx5_0/ports/{port}/state", "1: DOWN\n")
+        assert tree.sysfs.nics()[0].state == "ACTIVE"
+
+    def test_a_nic_made_of_software_is_none_of_ours(self, tree):
+        tree.file("class/infiniband/rxe0/node_guid", "0000:0000:0000:0000\n")
+        assert tree.sysfs.nics() == ()
+        assert tree.sysfs.take_warnings() == ()
+
+    @pytest.mark.parametrize(
+        ("path", "content", "fact", "warning"),
+        [
+            ("node_guid", "not a guid", "node_guid", "node_guid: 'not a guid' is not a GUID"),
+            ("node_guid", None, "node_guid", "node_guid: No such file"),
+            ("ports/1/rate", "", "rate", "rate: '' is not a line"),
+            ("ports/1/rate", b"\xff", "rate", "rate: 'utf-8' codec"),
+            ("ports/1/state", None, "state", "state: No such file"),
+            ("ports/1/link_layer", "a\nb", "link_layer", "link_layer: 'a\\nb' is not a line"),
+        ],
+    )
+    def test_garbage_costs_one_fact(self, tree, path, content, fact, warning):
+        tree.nic("mlx5_0", NIC)
+        tree.nic("mlx5_1", VF)
+        file = tree.file(f"class/infiniband/mlx5_0/{path}", content or "")
+        if content is None:
+            file.unlink()
+        bad, good = tree.sysfs.nics()
+        assert getattr(bad, fact) is None
+        assert getattr(good, fact) is not None
+        facts = ("link_layer", "rate", "state", "node_guid")
+        assert [name for name in facts if getattr(bad, name) is None] == [fact]
+        assert [warning in each for each in tree.sysfs.take_warnings()] == [True]
+
+    @pytest.mark.parametrize(
+        ("spoil", "names", "warning"),
+        [
+            (lambda t: t.link("class/infiniband/mlx5_0/device", "devices/gone"), ["mlx5_1"], "No such file"),
+            (
+                lambda t: t.link("class/infiniband/mlx5_0/device", "class/infiniband/mlx5_0/device"),
+                ["mlx5_1"],
+                "Too many levels",
+            ),
+            (lambda t: t.link("class/infiniband/mlx5_0/device", "devices"), ["mlx5_1"], "not on a PCI bus"),
+            (lambda t: t.file("class/infiniband/stray", ""), ["mlx5_0", "mlx5_1"], ""),
+            (lambda t: t.file(f"{NIC}/net", ""), ["mlx5_0", "mlx5_1"], "net: Not a directory"),
+            (lambda t: t.file("class/infiniband_verbs", ""), ["mlx5_0", "mlx5_1"], "verbs: Not a dir"),
+            (
+                lambda t: t.link("class/infiniband_verbs/uverbs0/device", "devices/gone"),
+                ["mlx5_0", "mlx5_1"],
+                "uverbs0/device: No such",
+            ),
+        ],
+        ids=["broken link", "loop", "not PCI", "stray file", "net is a file", "verbs is a file", "broken uverbs"],
+    )
+    def test_one_bad_nic_hides_no_other(self, tree, spoil, names, warning):
+        tree.nic("mlx5_0", NIC)
+        tree.nic("mlx5_1", VF)
+        spoil(tree)
+        assert [nic.name for nic in tree.sysfs.nics()] == names
+        assert [warning in each for each in tree.sysfs.take_warnings()] == ([True] if warning else [])
+
+    def test_a_nic_without_ports(self, tree):
+        tree.device(NIC)
+        tree.link("class/infiniband/mlx5_0/device", NIC)
+        tree.file("class/infiniband/mlx5_0/node_guid", "0c42:a103:0065:0f3a\n")
+        (nic,) = tree.sysfs.nics()
+        assert (nic.link_layer, nic.rate, nic.state) == (None, None, None)
+        assert "ports: no port" in warned(tree)
+
+    def test_a_folder_that_cannot_be_listed(self, tree):
+        tree.file("class/infiniband", "")
+        with pytest.raises(SysfsError, match="Not a directory"):
+            tree.sysfs.nics()
+
+
+def test_warnings_are_given_once_and_then_forgotten(tree):
+    for _ in range(3):
+        tree.sysfs.pci(PciAddress("0000:ff:00.0"))
+    assert len(tree.sysfs.take_warnings()) == 1
+    assert tree.sysfs.take_warnings() == ()
+
+
+@pytest.mark.skipif(not Path("/sys/bus/pci/devices").is_dir(), reason="this machine's kernel has no PCI bus")
+def test_this_machines_own_tree():
+    sysfs = Sysfs()
+    for link in Path("/sys/bus/pci/devices").iterdir():
+        _, path = sysfs.pci(PciAddress(link.name))
+        assert path is not None
+        assert path.root in str(link.resolve())
+    cpus = [cpu for node in sysfs.numa_nodes() for cpu in node.cpus]
+    assert len(cpus) == len(set(cpus))
