@@ -12,16 +12,20 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 from onenode import Cluster, ClusterSettings, Component, KubeletSettings
 from onenode.errors import ClusterError
+from onenode.settings import TopologyPolicy
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["up", "down", "status", "build"])
     parser.add_argument("--numa", type=int, default=2, help="NUMA nodes that the kubelet sees; 0: the machine's (2)")
-    parser.add_argument("--topology", default="single-numa-node", help="topologyManagerPolicy (single-numa-node)")
+    parser.add_argument(
+        "--topology", default="single-numa-node", choices=get_args(TopologyPolicy), help="(single-numa-node)"
+    )
     parser.add_argument("--gates", default="", help="feature gates of every component: A=true,B=false")
     arguments = parser.parse_args()
     gates = dict(re.findall(r"(\w+)=(true|false)", arguments.gates))
