@@ -1,0 +1,124 @@
+"""What a single value must look like beyond its type, and how it is brought to one form.
+
+A rule carries the words that an error shows for "allowed", so that the check and its explanation stay together.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESOURCE_PREFIX = "nvidia.com/"
+RESOURCE_NAME_LENGTH = 63
+"""Kubernetes' limit on the whole name, prefix included."""
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_DEVICE = re.compile(rf"\d+|\d+:\d+|(?i:GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d+/\d+)", re.ASCII)
+_DURATION = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+", re.ASCII)
+_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_XID_LIMIT = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`allowed`: what may stand there, for the error · `read`: bring to one form, or ValueError with advice."""
+
+    allowed: str
+    read: Callable[[object], object] | None = None
+
+
+def resource_name(value: object) -> str:
+    """Put the prefix in front unless it is there, and hold the name to Kubernetes' rules."""
+    text = str(value)
+    suffix = text.removeprefix(RESOURCE_PREFIX)
+    whole = RESOURCE_PREFIX + suffix
+    if len(whole) > RESOURCE_NAME_LENGTH:
+        raise ValueError(f"{whole} has {len(whole)} characters")
+    if not _SUBDOMAIN.fullmatch(suffix):
+        raise ValueError(f"The part after {RESOURCE_PREFIX} breaks that")
+    return whole
+
+
+def absolute_path(value: object) -> str:
+    """Hold a path to be absolute and free of ``..``."""
+    text = str(value)
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise ValueError("")
+    return text
+
+
+def absolute_path_or_unset(value: object) -> str | None:
+    """As absolute_path, where an empty text means "not set"."""
+    return absolute_path(value) if value != "" else None
+
+
+def not_empty(value: object) -> str:
+    """Hold a text to have something in it."""
+    if not value:
+        raise ValueError("")
+    return str(value)
+
+
+def xid(value: object) -> int | str:
+    """Bring an entry of a health list to a number, or to ``all`` (which the reference also spells ``xids``)."""
+    text = str(value).strip().lower()
+    if text in ("all", "xids"):
+        return "all"
+    if text.isascii() and text.isdigit() and len(text) <= len(str(_XID_LIMIT)) and 0 < int(text) < _XID_LIMIT:
+        return int(text)
+    raise ValueError("")
+
+
+def devices(value: object) -> object:
+    """Bring the `devices` of a shared resource to ``all``, a count, or a list of texts."""
+    if value == "all" or (isinstance(value, int) and value > 0):
+        return value
+    if isinstance(value, list | tuple) and value and all(_DEVICE.fullmatch(str(entry)) for entry in value):
+        return [str(entry) for entry in value]
+    raise ValueError("")
+
+
+def seconds(duration: str | int) -> float:
+    """How long a duration is: Go's notation (``1m30s``), ``infinite``, or a number of nanoseconds.
+
+    Raises ValueError when it is none of these.
+    """
+    if isinstance(duration, int):
+        return duration * 1e-9
+    if duration == "infinite":
+        return float("inf")
+    if duration == "0":
+        return 0.0
+    if not _DURATION.fullmatch(duration):
+        raise ValueError("")
+    total = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(duration))
+    return -total if duration.startswith("-") else total
+
+
+def duration(value: object) -> str | int:
+    """Hold a duration to one that `seconds` can read; it stays as written."""
+    if not isinstance(value, str | int):
+        raise ValueError("")  # noqa: TRY004 -- a rule's refusal is always a ValueError
+    if seconds(value) < 0:
+        raise ValueError("")
+    return value
+
+
+ABSOLUTE_PATH = Rule("an absolute path without ..", absolute_path)
+OPTIONAL_PATH = Rule("an absolute path without .., or nothing", absolute_path_or_unset)
+TEXT = Rule("a text that is not empty", not_empty)
+RESOURCE_NAME = Rule(
+    f"a resource name of at most {RESOURCE_NAME_LENGTH} characters with its prefix {RESOURCE_PREFIX} (added when"
+    " missing): lower-case letters, digits, - and ., beginning and ending with a letter or digit",
+    resource_name,
+)
+XID = Rule("an XID number of 1 or more, or all", xid)
+DEVICES = Rule("all, a count of 1 or more, or a list of GPU indexes, gpu:mig indexes, GPU UUIDs or MIG UUIDs", devices)
+DURATION = Rule("a duration such as 90s or 1m30s, a number of nanoseconds, or infinite", duration)

@@ -1,0 +1,210 @@
+"""The configuration as the program reads it: one frozen struct, with the reference device plugin's keys and defaults.
+
+Keys in the file are camelCase as the reference spells them. What a key means is written in `table`, what a value must
+look like in `rules`; here stand types, bounds and defaults. Not everything that can be said can be done yet:
+`unsupported` refuses the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from gpuplugin.config import rules
+from gpuplugin.config.health import HealthChecks
+from gpuplugin.model.ids import ResourceName
+
+AbsolutePath = Annotated[str, rules.ABSOLUTE_PATH, Meta(pattern=r"^/")]
+OptionalPath = Annotated[str, rules.OPTIONAL_PATH] | None
+Text = Annotated[str, rules.TEXT, Meta(min_length=1)]
+Name = Annotated[str, rules.RESOURCE_NAME, Meta(min_length=1)]
+Xid = Annotated[int | str, rules.XID]
+
+DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+
+GPU_RESOURCE = ResourceName("nvidia.com/gpu")
+"""What a whole GPU is called unless `resources.gpus` says otherwise."""
+
+_REPLICAS_MAX = 4096
+"""With 16 GPUs, about 3.9 MB in one message; kubelet refuses more than 4 MiB."""
+
+
+class _Section(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A mapping of the file."""
+
+
+class PluginFlags(_Section, frozen=True):
+    """`flags.plugin`: how devices reach containers."""
+
+    pass_device_specs: bool = False
+    device_list_strategy: Annotated[
+        tuple[DeviceListStrategy, ...],
+        Meta(min_length=1, extra={"single": True}),
+    ] = ("cdi-cri",)
+    device_id_strategy: Literal["uuid", "index"] = field(default="uuid", name="deviceIDStrategy")
+    cdi_annotation_prefix: Text = "cdi.k8s.io/"
+    nvidia_ctk_path: AbsolutePath = field(default="/usr/bin/nvidia-ctk", name="nvidiaCTKPath")
+    container_driver_root: AbsolutePath = "/driver-root"
+    shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
+
+
+class GfdFlags(_Section, frozen=True):
+    """`flags.gfd`: node labels."""
+
+    oneshot: bool = False
+    no_timestamp: bool = False
+    sleep_interval: Annotated[str | int, rules.DURATION] = "60s"
+    output_file: str = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
+    machine_type_file: str = "/sys/class/dmi/id/product_name"
+
+
+class Flags(_Section, frozen=True):
+    """`flags`: what the reference also takes as command-line flags."""
+
+    mig_strategy: Literal["none", "single", "mixed"] = "none"
+    fail_on_init_error: bool = True
+    mps_root: OptionalPath = None
+    nvidia_driver_root: AbsolutePath = "/"
+    nvidia_dev_root: OptionalPath = None
+    gdrcopy_enabled: bool = False
+    gds_enabled: bool = False
+    mofed_enabled: bool = False
+    use_node_feature_api: bool = field(default=True, name="useNodeFeatureAPI")
+    device_discovery_strategy: Literal["auto", "nvml", "tegra", "vfio"] = "auto"
+    plugin: PluginFlags = PluginFlags()
+    gfd: GfdFlags = GfdFlags()
+
+    @property
+    def dev_root(self) -> Path:
+        """Where the device nodes are: `nvidiaDevRoot`, or the driver root when that is not set."""
+        return Path(self.nvidia_dev_root or self.nvidia_driver_root)
+
+
+class GpuResource(_Section, frozen=True):
+    """One renaming of whole GPUs: those whose model matches `pattern` (``*`` stands for anything) become `name`."""
+
+    pattern: Text
+    name: Name
+
+    def matches(self, model: str) -> bool:
+        """Whether a GPU of this model (``NVIDIA H100 80GB HBM3``) is meant."""
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), model, re.DOTALL) is not None
+
+
+class MigResource(_Section, frozen=True):
+    """One renaming of MIG devices, by profile."""
+
+    pattern: Text
+    name: Name
+
+
+class Resources(_Section, frozen=True):
+    """`resources`: what devices are called. The first pattern that matches counts."""
+
+    gpus: tuple[GpuResource, ...] = ()
+    mig: tuple[MigResource, ...] = ()
+
+    def gpu(self, model: str) -> ResourceName:
+        """Return the resource that a whole GPU of this model is offered as."""
+        return next((ResourceName(entry.name) for entry in self.gpus if entry.matches(model)), GPU_RESOURCE)
+
+
+class ReplicatedResource(_Section, frozen=True):
+    """A resource of which each device is offered several times."""
+
+    name: Name
+    replicas: Annotated[int, Meta(ge=2, le=_REPLICAS_MAX)]
+    rename: Name | None = None
+    devices: Annotated[str | int | tuple[int | str, ...], rules.DEVICES] = "all"
+
+
+class TimeSlicing(_Section, frozen=True):
+    """`sharing.timeSlicing`."""
+
+    resources: Annotated[tuple[ReplicatedResource, ...], Meta(min_length=1)]
+    rename_by_default: bool = False
+    fail_requests_greater_than_one: bool = False
+
+
+class Mps(_Section, frozen=True):
+    """`sharing.mps`."""
+
+    resources: Annotated[tuple[ReplicatedResource, ...], Meta(min_length=1)]
+    rename_by_default: bool = False
+    fail_requests_greater_than_one: bool = True
+
+
+class Sharing(_Section, frozen=True):
+    """`sharing`: one device for several containers."""
+
+    time_slicing: TimeSlicing | None = None
+    mps: Mps | None = None
+
+
+class Imex(_Section, frozen=True):
+    """`imex`: channels for memory shared between nodes."""
+
+    channel_ids: tuple[Annotated[int, Meta(ge=0, le=0)], ...] = field(default=(), name="channelIDs")
+    required: bool = False
+
+
+class Cdi(_Section, frozen=True):
+    """`cdi`: what the reference takes as flags only, about the CDI specifications that it writes."""
+
+    feature_flags: tuple[Text, ...] = ()
+    disable_hooks: tuple[Text, ...] = ()
+
+
+class Health(_Section, frozen=True):
+    """`health`: when a GPU leaves service and when it comes back."""
+
+    probe_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 2.0
+    recovery_probes: Annotated[int, Meta(ge=1, le=1000)] = 3
+    quiet_seconds: Annotated[float, Meta(ge=0, le=86400)] = 60.0
+    disable: tuple[Xid, ...] = ()
+    enable: tuple[Xid, ...] = ()
+
+    @property
+    def checks(self) -> HealthChecks:
+        """Which XIDs take a GPU out of service."""
+        return HealthChecks.of(self.disable, self.enable)
+
+
+class Paths(_Section, frozen=True):
+    """`paths`: where things are on this machine, as this process sees them."""
+
+    kubelet: AbsolutePath = "/var/lib/kubelet"
+    kubelet_socket: AbsolutePath | None = None
+    cdi: AbsolutePath = "/var/run/cdi"
+    sysfs: AbsolutePath = "/sys"
+    proc: AbsolutePath = "/proc"
+
+    @property
+    def registration_socket(self) -> Path:
+        """Where kubelet takes registrations; our own sockets go into the same folder."""
+        return Path(self.kubelet_socket or f"{self.kubelet}/device-plugins/kubelet.sock")
+
+
+class Log(_Section, frozen=True):
+    """`log`: what is written, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+
+
+class Config(_Section, frozen=True):
+    """All settings. ``Config()`` is what holds when nobody sets anything."""
+
+    version: Literal["v1"] = "v1"
+    flags: Flags = Flags()
+    resources: Resources = Resources()
+    sharing: Sharing = Sharing()
+    imex: Imex = Imex()
+    cdi: Cdi = Cdi()
+    health: Health = Health()
+    rescan_seconds: Annotated[float, Meta(ge=1, le=86400)] = 60.0
+    paths: Paths = Paths()
+    log: Log = Log()

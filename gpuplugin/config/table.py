@@ -1,0 +1,217 @@
+"""Every setting once: its key in the file, its environment variables, its flags and what it means.
+
+Help, schema and loading all read this table, so they cannot disagree. Names and meanings are the reference device
+plugin's where it has the setting. Types, bounds and defaults are in `settings`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Setting(NamedTuple):
+    """`key`: dotted, ``[]`` for a list's entries · `env`, `flags`: the first is the one to write, the rest also work.
+
+    Flags are without the leading dashes. A setting with neither can be set in the file only.
+    """
+
+    key: str
+    doc: str
+    env: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+CONFIG_FILE = Setting("", "The configuration file", ("CONFIG_FILE",), ("config-file",))
+"""Not itself a setting of the file, but given like one."""
+
+_SHARED_ENTRY = (
+    ("name", "The resource whose devices are offered several times"),
+    ("replicas", "How many times each device is offered"),
+    ("rename", "What the replicas are called instead of `name`"),
+    ("devices", "Which devices: all, a count, or a list of indexes and UUIDs"),
+)
+
+
+def _sharing(key: str, kind: str) -> tuple[Setting, ...]:
+    return (
+        Setting(f"{key}.resources", f"Resources that are shared by {kind}"),
+        *(Setting(f"{key}.resources[].{name}", doc) for name, doc in _SHARED_ENTRY),
+        Setting(f"{key}.renameByDefault", "Whether shared resources are called <name>.shared"),
+        Setting(f"{key}.failRequestsGreaterThanOne", "Whether a container that asks for more than one is refused"),
+    )
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("version", "The version of this file's format"),
+    Setting(
+        "flags.migStrategy",
+        "How MIG devices are offered: none, all as GPUs (single), or by profile (mixed)",
+        ("MIG_STRATEGY", "GFD_MIG_STRATEGY"),
+        ("mig-strategy",),
+    ),
+    Setting(
+        "flags.failOnInitError",
+        "Whether to end when NVML cannot be used at the start; otherwise keep trying",
+        ("FAIL_ON_INIT_ERROR", "GFD_FAIL_ON_INIT_ERROR"),
+        ("fail-on-init-error",),
+    ),
+    Setting("flags.mpsRoot", "The host's folder for MPS files; used with MPS only", ("MPS_ROOT",), ("mps-root",)),
+    Setting(
+        "flags.nvidiaDriverRoot",
+        "Where the driver is installed on the host: / or, in a driver container, /run/nvidia/driver",
+        ("NVIDIA_DRIVER_ROOT",),
+        ("nvidia-driver-root", "driver-root"),
+    ),
+    Setting(
+        "flags.nvidiaDevRoot",
+        "Where the device nodes are on the host; the driver's root unless set",
+        ("NVIDIA_DEV_ROOT",),
+        ("nvidia-dev-root", "dev-root"),
+    ),
+    Setting(
+        "flags.gdrcopyEnabled", "Whether containers get GDRCopy's device", ("GDRCOPY_ENABLED",), ("gdrcopy-enabled",)
+    ),
+    Setting(
+        "flags.gdsEnabled", "Whether containers get GPUDirect Storage's devices", ("GDS_ENABLED",), ("gds-enabled",)
+    ),
+    Setting(
+        "flags.mofedEnabled", "Whether containers get InfiniBand's devices", ("MOFED_ENABLED",), ("mofed-enabled",)
+    ),
+    Setting(
+        "flags.useNodeFeatureAPI",
+        "Whether labels go out as a NodeFeature object",
+        ("USE_NODE_FEATURE_API", "GFD_USE_NODE_FEATURE_API"),
+        ("use-node-feature-api",),
+    ),
+    Setting(
+        "flags.deviceDiscoveryStrategy",
+        "How devices are found",
+        ("DEVICE_DISCOVERY_STRATEGY",),
+        ("device-discovery-strategy",),
+    ),
+    Setting(
+        "flags.plugin.passDeviceSpecs",
+        "Whether kubelet is also given the device nodes",
+        ("PASS_DEVICE_SPECS",),
+        ("pass-device-specs",),
+    ),
+    Setting(
+        "flags.plugin.deviceListStrategy",
+        "How the container runtime is told which devices a container gets",
+        ("DEVICE_LIST_STRATEGY",),
+        ("device-list-strategy",),
+    ),
+    Setting(
+        "flags.plugin.deviceIDStrategy",
+        "What devices are called towards the container runtime",
+        ("DEVICE_ID_STRATEGY",),
+        ("device-id-strategy",),
+    ),
+    Setting(
+        "flags.plugin.cdiAnnotationPrefix",
+        "How the annotations of the strategy cdi-annotations begin",
+        ("CDI_ANNOTATION_PREFIX",),
+        ("cdi-annotation-prefix",),
+    ),
+    Setting(
+        "flags.plugin.nvidiaCTKPath",
+        "The host's program for hooks in CDI specifications",
+        ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
+        ("nvidia-cdi-hook-path", "nvidia-ctk-path"),
+    ),
+    Setting(
+        "flags.plugin.containerDriverRoot",
+        "Where the driver's root is mounted in our own container",
+        ("CONTAINER_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH"),
+        ("container-driver-root", "driver-root-ctr-path"),
+    ),
+    Setting(
+        "flags.plugin.sharedDevicesAllocationPolicy",
+        "Whether replicas and MIG devices are spread over GPUs or packed",
+        ("SHARED_DEVICES_ALLOCATION_POLICY",),
+        ("shared-devices-allocation-policy",),
+    ),
+    Setting("flags.gfd.oneshot", "Whether to label once and end", ("GFD_ONESHOT",), ("oneshot",)),
+    Setting("flags.gfd.noTimestamp", "Whether to leave out the time label", ("GFD_NO_TIMESTAMP",), ("no-timestamp",)),
+    Setting("flags.gfd.sleepInterval", "The time between labellings", ("GFD_SLEEP_INTERVAL",), ("sleep-interval",)),
+    Setting(
+        "flags.gfd.outputFile", "The feature file that labels are written to", ("GFD_OUTPUT_FILE",), ("output-file",)
+    ),
+    Setting(
+        "flags.gfd.machineTypeFile",
+        "The file that names the machine's model",
+        ("GFD_MACHINE_TYPE_FILE",),
+        ("machine-type-file",),
+    ),
+    Setting("resources.gpus", "What whole GPUs are called, by model; nvidia.com/gpu where nothing matches"),
+    Setting("resources.gpus[].pattern", "The GPU's model; * stands for anything"),
+    Setting("resources.gpus[].name", "The resource's name"),
+    Setting("resources.mig", "What MIG devices are called, by profile"),
+    Setting("resources.mig[].pattern", "The MIG profile; * stands for anything"),
+    Setting("resources.mig[].name", "The resource's name"),
+    *_sharing("sharing.timeSlicing", "time-slicing"),
+    *_sharing("sharing.mps", "MPS"),
+    Setting("imex.channelIDs", "IMEX channels that containers get", ("IMEX_CHANNEL_IDS",), ("imex-channel-ids",)),
+    Setting("imex.required", "Whether those channels must exist", ("IMEX_REQUIRED",), ("imex-required",)),
+    Setting(
+        "cdi.featureFlags", "Switches for writing CDI specifications", ("CDI_FEATURE_FLAGS",), ("cdi-feature-flags",)
+    ),
+    Setting(
+        "cdi.disableHooks", "Hooks that CDI specifications leave out", ("CDI_DISABLE_HOOKS",), ("cdi-disable-hooks",)
+    ),
+    Setting(
+        "health.probeSeconds",
+        "The time between two looks at each GPU's health",
+        ("GPUPLUGIN_HEALTH_PROBE_SECONDS",),
+        ("health-probe-seconds",),
+    ),
+    Setting(
+        "health.recoveryProbes",
+        "How many good looks in a row bring a GPU back",
+        ("GPUPLUGIN_HEALTH_RECOVERY_PROBES",),
+        ("health-recovery-probes",),
+    ),
+    Setting(
+        "health.quietSeconds",
+        "How long a GPU must be without a new XID before it comes back",
+        ("GPUPLUGIN_HEALTH_QUIET_SECONDS",),
+        ("health-quiet-seconds",),
+    ),
+    Setting(
+        "health.disable",
+        "XIDs that do not take a GPU out of service, or all",
+        ("DP_DISABLE_HEALTHCHECKS",),
+        ("health-disable",),
+    ),
+    Setting(
+        "health.enable",
+        "XIDs that do, or all; wins over health.disable and over the catalogue",
+        ("DP_ENABLE_HEALTHCHECKS",),
+        ("health-enable",),
+    ),
+    Setting(
+        "rescanSeconds",
+        "The time between two full looks at the machine",
+        ("GPUPLUGIN_RESCAN_SECONDS",),
+        ("rescan-seconds",),
+    ),
+    Setting("paths.kubelet", "Kubelet's folder", ("GPUPLUGIN_PATHS_KUBELET",), ("paths-kubelet",)),
+    Setting(
+        "paths.kubeletSocket",
+        "Where kubelet takes registrations; device-plugins/kubelet.sock in its folder unless set",
+        ("KUBELET_SOCKET",),
+        ("kubelet-socket",),
+    ),
+    Setting("paths.cdi", "The folder for CDI specifications", ("GPUPLUGIN_PATHS_CDI",), ("paths-cdi",)),
+    Setting("paths.sysfs", "The host's /sys", ("GPUPLUGIN_PATHS_SYSFS",), ("paths-sysfs",)),
+    Setting("paths.proc", "The host's /proc", ("GPUPLUGIN_PATHS_PROC",), ("paths-proc",)),
+    Setting("log.level", "The least severe messages that are written", ("GPUPLUGIN_LOG_LEVEL",), ("log-level",)),
+    Setting(
+        "log.format",
+        "JSON lines or text; auto is text on a terminal",
+        ("GPUPLUGIN_LOG_FORMAT",),
+        ("log-format",),
+    ),
+)
+
+DOCS: dict[str, str] = {setting.key: setting.doc for setting in SETTINGS}

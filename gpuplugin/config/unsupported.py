@@ -1,0 +1,97 @@
+"""What can be said but not yet done: refused in plain words, so that no setting is ever silently without effect.
+
+Whoever builds one of these deletes its row. A value that asks for nothing (the row's `fine`) is accepted, so files of
+the reference that spell out defaults load.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuplugin.config.given import clip
+from gpuplugin.config.rules import seconds
+from gpuplugin.config.settings import GfdFlags, PluginFlags
+from gpuplugin.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gpuplugin.config.given import Given
+
+_VERSION = "not supported by this version of gpuplugin"
+_NOTHING = "leaving it out"
+
+
+class Unsupported(NamedTuple):
+    """`fine`: whether a (checked) value asks for nothing · `allowed`: those values in words · `what`: what it needs."""
+
+    key: str
+    fine: Callable[[Any], bool]
+    allowed: str
+    what: str
+
+
+def _off(key: str, what: str) -> Unsupported:
+    return Unsupported(key, lambda value: value is False, "false", what)
+
+
+def _only(key: str, value: object, what: str) -> Unsupported:
+    return Unsupported(key, lambda given: given == value, f"{value}", what)
+
+
+def _empty(key: str, what: str) -> Unsupported:
+    return Unsupported(key, lambda value: not value, _NOTHING, what)
+
+
+UNSUPPORTED: tuple[Unsupported, ...] = (
+    _only("flags.migStrategy", "none", "Offering MIG devices is"),
+    _off("flags.gdrcopyEnabled", "GDRCopy is"),
+    _off("flags.gdsEnabled", "GPUDirect Storage is"),
+    _off("flags.mofedEnabled", "Passing InfiniBand devices is"),
+    Unsupported("flags.useNodeFeatureAPI", lambda value: value is True, "true", "Publishing labels is"),
+    Unsupported(
+        "flags.deviceDiscoveryStrategy",
+        lambda value: value in ("auto", "nvml"),
+        "auto, nvml",
+        "Finding devices without NVML is",
+    ),
+    _off("flags.plugin.passDeviceSpecs", "Giving kubelet the device nodes is"),
+    Unsupported(
+        "flags.plugin.deviceListStrategy",
+        lambda value: set(value) <= {"cdi-cri", "envvar"},
+        "cdi-cri, envvar",
+        "Telling the runtime by volume mounts or annotations is",
+    ),
+    _only("flags.plugin.deviceIDStrategy", "uuid", "Calling devices by index is"),
+    _only(
+        "flags.plugin.cdiAnnotationPrefix",
+        PluginFlags().cdi_annotation_prefix,
+        "The strategy cdi-annotations, to which this belongs, is",
+    ),
+    _only("flags.plugin.sharedDevicesAllocationPolicy", "distributed", "Packing shared devices is"),
+    _off("flags.gfd.oneshot", "Publishing labels is"),
+    _off("flags.gfd.noTimestamp", "Publishing labels is"),
+    Unsupported(
+        "flags.gfd.sleepInterval",
+        lambda value: seconds(value) == seconds(GfdFlags().sleep_interval),
+        f"{GfdFlags().sleep_interval}",
+        "Publishing labels is",
+    ),
+    _only("flags.gfd.outputFile", GfdFlags().output_file, "Publishing labels is"),
+    _only("flags.gfd.machineTypeFile", GfdFlags().machine_type_file, "Publishing labels is"),
+    _empty("resources.mig", "Offering MIG devices is"),
+    _empty("sharing.timeSlicing.resources", "Time-slicing is"),
+    _empty("sharing.mps.resources", "MPS is"),
+    _empty("imex.channelIDs", "IMEX is"),
+    _off("imex.required", "IMEX is"),
+    _empty("cdi.featureFlags", "Switching parts of the CDI specification is"),
+    _empty("cdi.disableHooks", "Leaving out single hooks is"),
+)
+
+
+def problems(given: Mapping[str, Given]) -> Iterator[Problem]:
+    """Say what of the given settings this version cannot do."""
+    for row in UNSUPPORTED:
+        found = given.get(row.key)
+        if found is not None and not row.fine(found.value):
+            yield Problem(found.source, row.key, clip(found.value), row.allowed, f"{row.what} {_VERSION}")
