@@ -1,0 +1,261 @@
+"""What of the driver lies on the host, looked for in the driver's own root and never by running anything of it.
+
+The root may be the host's ``/`` or a driver container's folder, of any distribution. Nothing here fails: what is not
+there is left out, and what is there but of no use becomes a warning. Whether something that is missing matters is
+decided where the document is built.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import stat
+from typing import TYPE_CHECKING, Final
+
+from gpuplugin.discovery import elf, ldcache
+from gpuplugin.model.driver_root import DriNodes, DriverRoot, FileKind, HostFile, Library, LoaderFile, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from gpuplugin.discovery.places import Place
+    from gpuplugin.model.ids import PciAddress
+
+LIBRARY_FOLDERS: Final = (
+    "/usr/lib/{machine}-linux-gnu",
+    "/lib/{machine}-linux-gnu",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/lib",
+    "/run/opengl-driver/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+)
+"""Debian, Red Hat, Arch, NixOS and Container-Optimized OS; the root's ld.so.cache may add more."""
+
+BINARY_FOLDERS: Final = (
+    "/usr/bin",
+    "/bin",
+    "/usr/sbin",
+    "/sbin",
+    "/run/current-system/sw/bin",
+    "/usr/local/nvidia/bin",
+)
+BINARIES: Final = (
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-debugdump",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+    "nvidia-persistenced",
+    "nvidia-smi",
+)
+CONFIGS: Final = (
+    "OpenCL/vendors/nvidia.icd",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/20_nvidia_xcb.json",
+    "egl/egl_external_platform.d/20_nvidia_xlib.json",
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "nvidia/nvoptix.bin",
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/icd.d/nvidia_icd.{machine}.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+)
+FIRMWARE_FOLDERS: Final = ("/lib/firmware/nvidia", "/usr/lib/firmware/nvidia")
+SOCKET_FOLDERS: Final = ("nvidia-fabricmanager", "nvidia-persistenced")
+LOADER_FILES: Final = ("gbm/nvidia-drm_gbm.so",)
+COMMON_NODES: Final = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
+
+_GPU_NODE: Final = re.compile(r"nvidia[0-9]+")
+_DRM_NODE: Final = re.compile(r"(card|renderD)[0-9]+")
+_BY_PATH: Final = {"card": "card", "renderD": "render"}
+_FIRMWARE: Final = re.compile(r"gsp.*\.bin")
+_OWN_VERSION: Final = re.compile(r"libnvidia-(api|egl-(gbm|wayland2?|xcb|xlib))\.so\.[0-9.]+")
+"""Libraries of the driver's package that do not carry the driver's version."""
+
+_Stamp = tuple[str, int, int, int, int] | tuple[str]
+_Libraries = tuple[tuple[Library, ...], tuple[LoaderFile, ...], tuple[str, ...]]
+
+
+class DriverRootSearch:
+    """Looks at the driver's files. A second look costs a few stat calls unless something has changed.
+
+    root: where the driver's files are · dev_root: the folder whose ``dev`` has the device nodes · sys: sysfs as seen
+    from here · machine: as uname says it; libraries of others are left out. Blocks; call it on one thread at a time.
+    """
+
+    def __init__(self, root: Place, dev_root: Place, sys: Path, machine: str | None = None) -> None:
+        self.root, self.dev_root, self.sys = root, dev_root, sys
+        self.machine = machine or platform.machine()
+        self._known: tuple[str, tuple[_Stamp, ...], _Libraries] | None = None
+
+    def look(self, version: str, gpus: Iterable[PciAddress]) -> DriverRoot:
+        """Find everything. version: of the driver that is loaded · gpus: those whose DRI nodes are looked for."""
+        libraries, loader_files, warnings = self._libraries(version)
+        return DriverRoot(
+            root=self.root.host,
+            dev_root=self.dev_root.host,
+            version=version,
+            machine=self.machine,
+            nodes=tuple(self._nodes()),
+            dri=tuple(dri for pci in sorted(set(gpus)) if (dri := self._dri(pci)) is not None),
+            libraries=libraries,
+            loader_files=loader_files,
+            files=tuple(sorted(self._files(version), key=lambda file: file.path)),
+            warnings=warnings,
+        )
+
+    def exists(self, host_path: str) -> bool:
+        """Whether something is at a path of the host that a look has given."""
+        for place, below in ((self.dev_root, "/dev/"), (self.root, "/"), (self.dev_root, "/")):
+            prefix = place.on_host(below)
+            if host_path.startswith(prefix):
+                return os.access(place.see(below + host_path.removeprefix(prefix)), os.F_OK)
+        return False
+
+    def _nodes(self) -> Iterator[Node]:
+        names = (
+            name for name in _names(self.dev_root.see("/dev")) if name in COMMON_NODES or _GPU_NODE.fullmatch(name)
+        )
+        return (node for name in names if (node := self._node(f"/dev/{name}")) is not None)
+
+    def _node(self, path: str) -> Node | None:
+        found = self.dev_root.resolve(path)
+        if found is None:
+            return None
+        try:
+            status = self.dev_root.see(found).stat()
+        except OSError:
+            return None
+        device = (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
+        return Node(path, self.dev_root.on_host(found), device)
+
+    def _dri(self, pci: PciAddress) -> DriNodes | None:
+        nodes: list[Node] = []
+        for name in _names(self.sys / "bus/pci/devices" / pci / "drm"):
+            match = _DRM_NODE.fullmatch(name)
+            node = self._node(f"/dev/dri/{name}") if match is not None else None
+            if match is None or node is None:
+                continue
+            nodes.append(node)
+            link = self._node(f"/dev/dri/by-path/pci-{pci}-{_BY_PATH[match[1]]}")
+            if link is not None and link.host == node.host:
+                nodes.append(link)
+        return DriNodes(pci, tuple(sorted(nodes, key=lambda node: node.path))) if nodes else None
+
+    def _libraries(self, version: str) -> _Libraries:
+        folders = self._library_folders()
+        if self._known is not None:
+            known_version, stamps, found = self._known
+            if known_version == version and stamps == self._stamps(folders, found):
+                return found
+        found = self._read_libraries(version, folders)
+        self._known = version, self._stamps(folders, found), found
+        return found
+
+    def _library_folders(self) -> tuple[str, ...]:
+        standard = [folder.format(machine=self.machine) for folder in LIBRARY_FOLDERS]
+        resolved = (self.root.resolve(folder) for folder in [*standard, *self._cached_folders()])
+        return tuple(dict.fromkeys(folder for folder in resolved if folder is not None))
+
+    def _cached_folders(self) -> list[str]:
+        try:
+            paths = ldcache.paths(self.root.see("/etc/ld.so.cache").read_bytes())
+        except (OSError, ValueError):
+            return []
+        drivers = (path for path in paths if os.path.basename(path).startswith(("libcuda.so", "libnvidia-")))  # noqa: PTH119
+        return list(dict.fromkeys(os.path.dirname(path) for path in drivers))  # noqa: PTH120
+
+    def _stamps(self, folders: Iterable[str], found: _Libraries) -> tuple[_Stamp, ...]:
+        below = [self.root.on_host(f"{folder}{sub}") for folder in folders for sub in ("", "/vdpau", "/gbm")]
+        hosts = [*below, *(library.host for library in found[0]), *(file.host for file in found[1])]
+        return tuple(self._stamp(host) for host in hosts)
+
+    def _stamp(self, host: str) -> _Stamp:
+        try:
+            status = self.root.see(host.removeprefix(self.root.host.rstrip("/"))).stat()
+        except OSError:
+            return (host,)
+        return host, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    def _read_libraries(self, version: str, folders: Iterable[str]) -> _Libraries:
+        libraries: dict[tuple[str, str], Library] = {}
+        loader_files: dict[str, LoaderFile] = {}
+        warnings: list[str] = []
+        for folder in folders:
+            for below in ("", "vdpau"):
+                for name, path in self._candidates(f"{folder}/{below}".rstrip("/"), version):
+                    host = self.root.on_host(path)
+                    try:
+                        read = elf.read(self.root.see(path))
+                    except (OSError, elf.NotElf) as error:
+                        warnings.append(f"{host} is left out: {error}")
+                        continue
+                    if read.machine == self.machine:
+                        libraries.setdefault((below, name), Library(name, read.soname, below, host))
+            for file in LOADER_FILES:
+                found = self.root.resolve(f"{folder}/{file}")
+                if found is not None:
+                    loader_files.setdefault(file, LoaderFile(file, self.root.on_host(found)))
+        return tuple(libraries[key] for key in sorted(libraries)), tuple(loader_files.values()), tuple(warnings)
+
+    def _candidates(self, folder: str, version: str) -> Iterator[tuple[str, str]]:
+        """Names of the driver's libraries in a folder, each with the path that it leads to."""
+        for name in _names(self.root.see(folder)):
+            own_version = _OWN_VERSION.fullmatch(name) is not None
+            if not (own_version or name.endswith(f".so.{version}")):
+                continue
+            path = self.root.resolve(f"{folder}/{name}")
+            if path is not None and not (own_version and not path.endswith(f"/{name}")):
+                yield name, path
+
+    def _files(self, version: str) -> Iterator[HostFile]:
+        for name in BINARIES:
+            candidates = [f"{folder}/{name}" for folder in BINARY_FOLDERS]
+            yield from self._first(FileKind.BINARY, f"/usr/bin/{name}", candidates)
+        for pattern in CONFIGS:
+            name = pattern.format(machine=self.machine)
+            yield from self._first(FileKind.CONFIG, f"/etc/{name}", [f"/etc/{name}"])
+            yield from self._first(
+                FileKind.CONFIG, f"/usr/share/{name}", [f"/usr/share/{name}", f"/run/opengl-driver/share/{name}"]
+            )
+        folder = next(filter(None, (self.root.resolve(f"{one}/{version}") for one in FIRMWARE_FOLDERS)), None)
+        for name in _names(self.root.see(folder)) if folder else ():
+            if _FIRMWARE.fullmatch(name):
+                path = f"{FIRMWARE_FOLDERS[0]}/{version}/{name}"
+                yield from self._first(FileKind.FIRMWARE, path, [f"{folder}/{name}"])
+        for name in SOCKET_FOLDERS:
+            yield from self._first(FileKind.SOCKET, f"/run/{name}", [f"/run/{name}", f"/var/run/{name}"])
+
+    def _first(self, kind: FileKind, path: str, candidates: Iterable[str]) -> Iterator[HostFile]:
+        """Give the first candidate that is there, as a file or, for sockets, as a folder.
+
+        A service's socket may be in the host's own root although the driver is in a container's.
+        """
+        wanted = stat.S_ISDIR if kind is FileKind.SOCKET else stat.S_ISREG
+        places = (self.root, self.dev_root) if kind is FileKind.SOCKET else (self.root,)
+        for place in places:
+            for candidate in candidates:
+                found = place.resolve(candidate)
+                if found is not None and wanted(_mode(place.see(found))):
+                    yield HostFile(path, place.on_host(found), kind)
+                    return
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
+
+
+def _names(folder: Path) -> list[str]:
+    """Names in a folder, sorted; none where it is not there or cannot be read."""
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208  # names alone: folders of libraries have thousands
+    except OSError:
+        return []
