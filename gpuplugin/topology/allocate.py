@@ -101,24 +101,31 @@ class Tables:
             broken_up = [self.score.left_over(many & ~mask) for mask in best]
             least = min(broken_up)
             best = [mask for mask, left in zip(best, broken_up, strict=True) if left == least]
-        return min((self._real(mask, usable, must) for mask in best), key=positions)
+        picks = [_picks(members, usable, must) for members in self.classes]
+        return min((_real(mask, picks) for mask in best), key=positions)
 
     def _standing_for(self, mask: int) -> int:
         """The set in the tables that the mask is a swapped form of: of each class as many, but the lowest."""
         standing = 0
         for members in self.classes:
-            for member, _ in zip(members, range(sum(mask >> i & 1 for i in members)), strict=False):
-                standing |= 1 << member
+            standing |= mask_of(members[: sum(mask >> i & 1 for i in members)])
         return standing
 
-    def _real(self, standing: int, usable: int, must: int) -> int:
-        """The lowest usable positions with as many of each class as `standing`, all of `must` among them."""
-        chosen = must
-        for members in self.classes:
-            missing = sum((standing >> i & 1) - (must >> i & 1) for i in members)
-            free = (i for i in members if (usable & ~must) >> i & 1)
-            chosen |= mask_of(islice(free, missing))
-        return chosen
+
+def _picks(members: Sequence[int], usable: int, must: int) -> tuple[int, list[int]]:
+    """A class as a mask, and the real members to take for each number of them, as masks: `must` first, then the lowest.
+
+    Numbers that `must` rules out have all of `must`; they are not asked for.
+    """
+    everyone = mask_of(members)
+    picks = [must & everyone] * ((must & everyone).bit_count() + 1)
+    for i in positions(usable & everyone & ~must):
+        picks.append(picks[-1] | 1 << i)
+    return everyone, picks
+
+
+def _real(standing: int, picks: Sequence[tuple[int, Sequence[int]]]) -> int:
+    return sum(of_class[(standing & everyone).bit_count()] for everyone, of_class in picks)
 
 
 def _ranked(score: Score, classes: Sequence[Sequence[int]], gpus: int) -> tuple[RankedSets, ...]:
@@ -140,7 +147,7 @@ def _ranked(score: Score, classes: Sequence[Sequence[int]], gpus: int) -> tuple[
 
 def _in_order(entries: list[int], gpus: int) -> RankedSets:
     entries.sort()
-    ranks = array("L")
+    ranks = array("I")
     rank, before = 0, None
     for entry in entries:
         cost = entry >> gpus

@@ -137,18 +137,17 @@ def interchangeable(graph: Graph, score: Score) -> tuple[tuple[int, ...], ...]:
 
 
 def _swappable(graph: Graph, score: Score, i: int, j: int) -> bool:
-    both = 1 << i | 1 << j
-    others = (k for k in range(len(graph.labels)) if not both >> k & 1)
-    pools = {pool.gpus: pool.nics for pool in graph.pools}
-    return (
-        all(score.pair[i][k] == score.pair[j][k] for k in others)
-        and all(_alike(groups, i, j) for groups in (graph.nodes, graph.branches, tuple(pools)))
-        and len({nics for gpus, nics in pools.items() if gpus & both}) <= 1
+    pools = [pool.gpus for pool in graph.pools]
+    return all(score.pair[i][k] == score.pair[j][k] for k in range(len(graph.labels)) if k not in (i, j)) and all(
+        _alike(groups, i, j) for groups in (graph.nodes, graph.branches, pools)
     )
 
 
 def _alike(groups: Sequence[int], i: int, j: int) -> bool:
-    """Whether both are in one group, both in none, or each in a group of its own."""
+    """Whether both are in one group, both in none, or each in a group of its own.
+
+    Two GPUs that are alone with their NICs are alike however many NICs those are: one is served either way.
+    """
     mine, other = (next((group for group in groups if group >> k & 1), 0) for k in (i, j))
     return mine == other or (mine == 1 << i and other == 1 << j)
 

@@ -100,6 +100,13 @@ def test_gpus_of_known_numa_nodes_come_before_unknown_ones() -> None:
     assert chosen(machine, 2) == (1, 2)
 
 
+def test_a_nic_of_its_own_decides_between_gpus_that_are_alike_otherwise() -> None:
+    alone = [Slot(0, f"pci0000:1{i}", 0) for i in range(4)]
+    machine = inventory(alone, nics=[alone[1], alone[3]])
+    assert chosen(machine, 1) == (1,)
+    assert chosen(machine, 3) == (0, 1, 3)
+
+
 def test_without_any_facts_the_lowest_are_chosen() -> None:
     machine = inventory([Slot(None)] * 5)
     assert chosen(machine, 3) == (0, 1, 2)
