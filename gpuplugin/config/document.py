@@ -18,7 +18,6 @@ from gpuplugin.config.given import Node, child, clip, printable
 from gpuplugin.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuplugin.config.given import Scalar
@@ -151,13 +150,12 @@ class _Reading:
 
     def _mapping(self, node: yaml.MappingNode, key: str, depth: int) -> dict[str, Node]:
         found: dict[str, Node] = {}
-        merged: dict[str, Node] = {}
+        merged: dict[str, Node] = {}  # of several that are merged in, the first counts
         for name_node, value_node in node.value:
             source = self._source(name_node)
             if self._is_merge(name_node):
-                for part in self._merged(value_node, key, source):
-                    for inherited, value in self._mapping(part, key, depth + 1).items():
-                        merged.setdefault(inherited, value)
+                for part in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+                    merged = {**self._merged(part, key, source, depth), **merged}
                 continue
             name = self._scalar(name_node) if isinstance(name_node, yaml.ScalarNode) else None
             if not isinstance(name, str):
@@ -178,15 +176,12 @@ class _Reading:
     def _is_merge(node: yaml.Node) -> bool:
         return isinstance(node, yaml.ScalarNode) and node.style is None and node.value == _MERGE
 
-    def _merged(self, node: yaml.Node, key: str, source: str) -> Iterator[yaml.MappingNode]:
-        for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            self._values += 1
-            if isinstance(part, yaml.MappingNode):
-                yield part
-            else:
-                self.problems.append(
-                    Problem(source, child(key, _MERGE), clip(part.value), "a mapping, or a list of them")
-                )
+    def _merged(self, node: yaml.Node, key: str, source: str, depth: int) -> dict[str, Node]:
+        value = self.node(node, key, depth + 1).value
+        if isinstance(value, dict):
+            return value
+        self.problems.append(Problem(source, child(key, _MERGE), clip(node.value), "a mapping, or a list of them"))
+        return {}
 
     @staticmethod
     def _scalar(node: yaml.Node) -> Scalar:
@@ -210,7 +205,7 @@ def plain_scalar(text: str) -> Scalar:
         if number is not None and number.bit_length() <= _INTEGER_BITS:
             return -number if digits.startswith("-") else number
         return text
-    if _FLOAT.fullmatch(digits) and math.isfinite(decimal := float(digits)):
+    if not text.startswith("_") and _FLOAT.fullmatch(digits) and math.isfinite(decimal := float(digits)):
         return decimal
     return text
 

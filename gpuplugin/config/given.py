@@ -11,7 +11,7 @@ Scalar = str | int | float | bool | None
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.<-]{1,64}", re.ASCII)
 _SHOWN = 100
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def clip(value: T) -> T | str:
+def clip(value: _T) -> _T | str:
     """Give the value itself if it is short enough for an error's line, else its beginning as text."""
     text = value if isinstance(value, str) else repr(value)
     return value if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -170,8 +170,8 @@ MISTAKES = {
     "devices that are none": (
         "sharing: {mps: {resources: [{name: gpu, replicas: 2, devices: [GPU-1]}]}}",
         (
-            "c.yaml:1: sharing.mps.resources[0].devices: ['GPU-1'] is not allowed; allowed: all, a count of 1 or more, or"
-            " a list of GPU indexes, gpu:mig indexes, GPU UUIDs or MIG UUIDs"
+            "c.yaml:1: sharing.mps.resources[0].devices: ['GPU-1'] is not allowed; allowed: all, a count of 1 or more,"
+            " or a list of GPU indexes, gpu:mig indexes, GPU UUIDs or MIG UUIDs"
         ),
     ),
     "an IMEX channel other than 0": (
@@ -268,7 +268,17 @@ def test_aliases_cannot_unfold_without_bound(problems):
     assert text.endswith("allowed: at most 20000 values")
 
 
-@pytest.mark.parametrize("content", ["log: &a [*a]", "log: &a {level: *a}", "log: " + "[" * 40 + "]" * 40, "[" * 5000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "log: &a [*a]",
+        "log: &a {<<: *a}",
+        "log: &a {<<: [*a, *a]}",
+        "log: &a {level: *a}",
+        "log: " + "[" * 40 + "]" * 40,
+        "[" * 5000,
+    ],
+)
 def test_nesting_cannot_go_on_for_ever(problems, content):
     assert problems(content)[-1].endswith("allowed: at most 32 levels, one inside the other")
 
@@ -321,6 +331,7 @@ def test_a_merge_of_something_else_is_refused(problems):
         (".5", 0.5),
         (".inf", ".inf"),
         ("0x", "0x"),
+        ("_1", "_1"),
         ("0b_", "0b_"),
         ("18446744073709551616", "18446744073709551616"),
         ("v1", "v1"),
@@ -329,6 +340,41 @@ def test_a_merge_of_something_else_is_refused(problems):
 def test_plain_scalars_mean_what_they_mean_to_the_references_library(text, value):
     found = document.plain_scalar(text)
     assert (found, type(found)) == (value, type(value))
+
+
+WANTED = {
+    "flags.migStrategy": "single",
+    "flags.gdrcopyEnabled": "true",
+    "flags.gdsEnabled": "true",
+    "flags.mofedEnabled": "true",
+    "flags.useNodeFeatureAPI": "false",
+    "flags.deviceDiscoveryStrategy": "tegra",
+    "flags.plugin.passDeviceSpecs": "true",
+    "flags.plugin.deviceListStrategy": "cdi-annotations",
+    "flags.plugin.deviceIDStrategy": "index",
+    "flags.plugin.cdiAnnotationPrefix": "mine/",
+    "flags.plugin.sharedDevicesAllocationPolicy": "packed",
+    "flags.gfd.oneshot": "true",
+    "flags.gfd.noTimestamp": "true",
+    "flags.gfd.sleepInterval": "30s",
+    "flags.gfd.outputFile": "/x",
+    "flags.gfd.machineTypeFile": "/x",
+    "resources.mig": "[{pattern: 1g.10gb, name: small}]",
+    "sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 10}]",
+    "sharing.mps.resources": "[{name: gpu, replicas: 10, devices: ['0', 0:1, 2]}]",
+    "imex.channelIDs": "[0]",
+    "imex.required": "true",
+    "cdi.featureFlags": "[some]",
+    "cdi.disableHooks": "[all]",
+}
+
+
+@pytest.mark.parametrize("row", UNSUPPORTED, ids=lambda row: row.key)
+def test_what_would_need_more_than_this_version_has_is_refused(problems, row):
+    depth = row.key.count(".")
+    (text,) = problems(f"{row.key.replace('.', ': {')}: {WANTED[row.key]}{'}' * depth}")
+    assert text.startswith(f"c.yaml:1: {row.key}: ")
+    assert text.endswith(f"; allowed: {row.allowed}. {row.what} not supported by this version of gpuplugin")
 
 
 @pytest.mark.parametrize("row", UNSUPPORTED, ids=lambda row: row.key)
