@@ -43,18 +43,20 @@ class SimGpu:
 
 @dataclass(frozen=True, slots=True)
 class SimNic:
-    """A NIC: the facts that a look at it must bring, and its PCI device id."""
+    """A NIC: the facts that a look at it must bring, where it hangs. `state_line`: as sysfs has it, ``4: ACTIVE``."""
 
     facts: Nic
+    place: pcie.Leaf
     pci_device: str
+    state_line: str
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """All of it, consistent. `seed` keeps the UUIDs of two nodes of one kind apart.
 
-    memory_gib: in the order of numa_nodes · bridges: every root port and switch port, with where it hangs ·
-    others: PCI devices that are neither GPU nor NIC · snapshot: NVML's state when the machine starts.
+    memory_gib: in the order of numa_nodes · tree: everything on PCIe, bridges and other devices, too · snapshot: NVML's
+    state when the machine starts.
     """
 
     name: str
@@ -204,12 +206,12 @@ def _nics(file: Path, form: schema.MachineForm, tree: pcie.Tree, seed: str) -> t
             pcie=leaf.pcie,
             link_layer=group.link_layer,
             rate=group.rate,
-            state=group.state,
+            state=group.state.partition(": ")[2],
             node_guid=":".join(guid[at : at + 4] for at in range(0, 16, 4)),
             netdev=f"{'ib' if group.link_layer == 'InfiniBand' else 'eth'}{number}",
             uverbs=f"uverbs{number}",
         )
-        nics.append(SimNic(facts, group.pci_device))
+        nics.append(SimNic(facts, leaf, group.pci_device, group.state))
     return tuple(nics)
 
 

@@ -22,6 +22,7 @@ from gpuplugin.sim.state import State, changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
     from gpuplugin.sim.machine import Machine
     from gpuplugin.sim.snapshot import GpuRecord, MigRecord, Snapshot
 

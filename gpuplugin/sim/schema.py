@@ -117,7 +117,7 @@ class NicForm(Struct, frozen=True, forbid_unknown_fields=True):
     link_layer: Literal["InfiniBand", "Ethernet"]
     rate: Line
     pci_device: Hex4
-    state: Line = "4: ACTIVE"
+    state: Annotated[str, Meta(pattern=r"^[0-9]: [A-Z_]+$")] = "4: ACTIVE"
 
 
 class SwitchForm(Struct, frozen=True, forbid_unknown_fields=True):
