@@ -68,6 +68,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         PluginFlags().cdi_annotation_prefix,
         "The strategy cdi-annotations, to which this belongs, is",
     ),
+    _only("flags.plugin.nvidiaCTKPath", PluginFlags().nvidia_ctk_path, "Running hooks (none are needed) is"),
     _only("flags.plugin.sharedDevicesAllocationPolicy", "distributed", "Packing shared devices is"),
     _off("flags.gfd.oneshot", "Publishing labels is"),
     _off("flags.gfd.noTimestamp", "Publishing labels is"),

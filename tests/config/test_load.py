@@ -119,14 +119,13 @@ def test_kubelets_socket_is_in_its_folder_unless_named():
 
 
 def test_two_names_of_one_setting_may_agree_but_not_contradict():
-    same = {"NVIDIA_CTK_PATH": "/a", "NVIDIA_CDI_HOOK_PATH": "/a"}
-    assert load(None, same, {}).flags.plugin.nvidia_ctk_path == "/a"
-    assert refusals({**same, "NVIDIA_CTK_PATH": "/b"}) == [
-        (
-            "environment NVIDIA_CTK_PATH: flags.plugin.nvidiaCTKPath: '/b' is not allowed; allowed: the same value"
-            " under both names. environment NVIDIA_CDI_HOOK_PATH says '/a'; both mean the same setting, so remove one"
-        )
-    ]
+    same = {"CONTAINER_DRIVER_ROOT": "/a", "DRIVER_ROOT_CTR_PATH": "/a"}
+    assert load(None, same, {}).flags.plugin.container_driver_root == "/a"
+    (text,) = refusals({**same, "DRIVER_ROOT_CTR_PATH": "/b"})
+    assert text == (
+        "environment DRIVER_ROOT_CTR_PATH: flags.plugin.containerDriverRoot: '/b' is not allowed; allowed: the same"
+        " value under both names. environment CONTAINER_DRIVER_ROOT says '/a'; both mean the same setting, so remove one"
+    )
 
 
 def test_a_variable_that_begins_like_ours_and_is_none_is_a_mistake():

@@ -353,6 +353,7 @@ WANTED = {
     "flags.plugin.deviceListStrategy": "cdi-annotations",
     "flags.plugin.deviceIDStrategy": "index",
     "flags.plugin.cdiAnnotationPrefix": "mine/",
+    "flags.plugin.nvidiaCTKPath": "/opt/ctk",
     "flags.plugin.sharedDevicesAllocationPolicy": "packed",
     "flags.gfd.oneshot": "true",
     "flags.gfd.noTimestamp": "true",

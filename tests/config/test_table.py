@@ -23,7 +23,7 @@ flags:
   nvidiaDriverRoot: /run/nvidia/driver
   nvidiaDevRoot: /
   deviceDiscoveryStrategy: nvml
-  plugin: {deviceListStrategy: [cdi-cri, envvar], nvidiaCTKPath: /opt/ctk, containerDriverRoot: /host}
+  plugin: {deviceListStrategy: [cdi-cri, envvar], containerDriverRoot: /host}
 resources:
   gpus:
   - {pattern: "*Größe: #1*", name: big}
