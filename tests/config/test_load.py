@@ -124,7 +124,8 @@ def test_two_names_of_one_setting_may_agree_but_not_contradict():
     (text,) = refusals({**same, "DRIVER_ROOT_CTR_PATH": "/b"})
     assert text == (
         "environment DRIVER_ROOT_CTR_PATH: flags.plugin.containerDriverRoot: '/b' is not allowed; allowed: the same"
-        " value under both names. environment CONTAINER_DRIVER_ROOT says '/a'; both mean the same setting, so remove one"
+        " value under both names. environment CONTAINER_DRIVER_ROOT says '/a'; both mean the same setting,"
+        " so remove one"
     )
 
 
