@@ -285,9 +285,9 @@ def _pci(handle: Any) -> PciAddress:
 
 def _pci_address(call: str, *arguments: object) -> PciAddress:
     """Make a call that answers with nvmlPciInfo_t."""
-    bus_id: bytes = _ask(call, *arguments).busId
+    bus_id: str = _ask(call, *arguments).busId
     try:
-        return pci_address(bus_id.decode("ascii"))
+        return pci_address(bus_id)
     except ValueError:
         raise NvmlError(call, decode.UNKNOWN, f"answered with what is no PCI address: {bus_id!r}") from None
 
