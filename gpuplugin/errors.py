@@ -18,6 +18,7 @@
     │   └── CdiUnwritable         the document could not be put where runtimes look; carries the path
     ├── RegistrationError         kubelet could not be reached or refused us
     ├── SocketError               our socket's folder is missing or not writable
+    ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
         ├── UnknownDevice         the id is none of ours
         ├── DeviceUnavailable     the device is ours but cannot be used now; carries why
@@ -139,6 +140,14 @@ class RegistrationError(GpuPluginError):
 
 class SocketError(GpuPluginError):
     """The folder for our socket cannot be used; the text names it and what to do."""
+
+
+class DemoFailed(GpuPluginError):
+    """A step of the demo did not come about. `tail`: the last lines of the daemon's log, which say why."""
+
+    def __init__(self, step: str, why: str, tail: str) -> None:
+        self.step, self.tail = step, tail
+        super().__init__(f"the demo stopped at: {step}: {why}; above is the end of the daemon's log")
 
 
 class AllocationError(GpuPluginError):

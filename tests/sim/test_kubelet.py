@@ -191,7 +191,8 @@ async def test_too_few_devices_in_kubelets_words(tmp_path):
         kubelet.release("p")
         assert (await kubelet.admit("q", GPU, 3)).admitted
         assert (await kubelet.admit("r", "nvidia.com/other", 1)).refusal == (
-            "OutOfnvidia.com/other: Node didn't have enough resource: nvidia.com/other, requested: 1, used: 0, capacity: 0"
+            "OutOfnvidia.com/other: "
+            "Node didn't have enough resource: nvidia.com/other, requested: 1, used: 0, capacity: 0"
         )
 
 

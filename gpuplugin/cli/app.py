@@ -1,0 +1,127 @@
+"""The command line's surface on one page: every verb, its options and its help.
+
+What a verb does is in its own file, imported when the verb runs, so that help and completion stay quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuplugin import __version__
+from gpuplugin.cli.config import app as config
+from gpuplugin.errors import GpuPluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app = typer.Typer(
+    name="gpuplugin",
+    help="NVIDIA GPUs on a Kubernetes node: the daemon, and what it sees.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help is plain text, the same in a terminal and in a pipe
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Simulate = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="A simulated machine (`gpuplugin machines`) or the path of one's file."),
+]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; returns the exit status. What goes wrong is one line on standard error."""
+    try:
+        status = app(args=list(arguments), prog_name="gpuplugin", standalone_mode=False)
+    except typer.TyperException as error:
+        # A usage error, status 2. Without arguments its message is the help itself.
+        message = error.format_message()
+        typer.echo(message if "\n" in message else f"gpuplugin: {message} See `gpuplugin --help`.", err=True)
+        return error.exit_code
+    except GpuPluginError as error:
+        typer.echo(f"gpuplugin: {error}", err=True)
+        return 1
+    except typer.Abort:
+        return 130
+    return status if isinstance(status, int) else 0
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gpuplugin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """NVIDIA GPUs on a Kubernetes node: the daemon, and what it sees."""
+    del version
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def run(context: typer.Context) -> None:
+    """Run the daemon. Its settings: `gpuplugin run --help`."""
+    from gpuplugin.daemon.main import main as daemon  # noqa: PLC0415
+
+    raise typer.Exit(daemon(context.args))
+
+
+@app.command()
+def topo(json: Json = False, simulate: Simulate = None) -> None:
+    """Show how GPUs and NICs reach each other.
+
+    The matrix of `nvidia-smi topo -m`, with PCIe switches and the nearest NICs beside it.
+
+    JSON: columns[]; rows[] with name, cells[] (one a column), cpus, numa, switch, nics[], fault; legend{}.
+    """
+    from gpuplugin.cli import topo as verb  # noqa: PLC0415
+
+    verb.show(simulate, as_json=json)
+
+
+@app.command()
+def inventory(json: Json = False, simulate: Simulate = None) -> None:
+    """Show what is in the machine.
+
+    Driver, GPUs, MIG devices, NICs, NUMA nodes, and faults with their reasons.
+
+    JSON: the fields of gpuplugin/model/inventory.py; what is not known is null, bytes are bytes.
+    """
+    from gpuplugin.cli import inventory as verb  # noqa: PLC0415
+
+    verb.show(simulate, as_json=json)
+
+
+@app.command()
+def machines() -> None:
+    """List the simulated machines."""
+    from gpuplugin.cli import machines as verb  # noqa: PLC0415
+
+    verb.show()
+
+
+@app.command()
+def demo(
+    machine: Annotated[str, typer.Option(metavar="NAME", help="The simulated machine to show it on.")] = "hgx-h100",
+) -> None:
+    """See it work, without GPU or Kubernetes.
+
+    The real daemon on a simulated machine, with a stand-in for kubelet: pods of several sizes, one that must be
+    refused, a GPU that breaks and comes back. A few seconds.
+    """
+    from gpuplugin.cli import demo as verb  # noqa: PLC0415
+
+    verb.show(machine)
+
+
+app.add_typer(config)
