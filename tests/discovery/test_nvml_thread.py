@@ -10,7 +10,7 @@ import pytest
 from gpuplugin.discovery.nvml_thread import MAX_THREADS, NvmlThread
 from gpuplugin.errors import GpuLost, NvmlHung
 
-BRIEF = 0.05
+BRIEF = 0.2
 
 
 @pytest.fixture

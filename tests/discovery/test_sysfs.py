@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplugin.discovery.sysfs import CPU_LIMIT, READ_LIMIT, Sysfs, parse_cpulist
@@ -380,6 +380,41 @@ class TestNics:
         tree.file("class/infiniband", "")
         with pytest.raises(SysfsError, match="Not a directory"):
             tree.sysfs.nics()
+
+
+FILES = (
+    f"{NIC}/numa_node",
+    "class/infiniband/mlx5_0/node_guid",
+    "class/infiniband/mlx5_0/ports/1/rate",
+    "class/infiniband/mlx5_0/ports/1/state",
+    "class/infiniband/mlx5_0/ports/1/link_layer",
+    "class/infiniband_verbs/uverbs0/ibdev",
+    "devices/system/node/node0/cpulist",
+    "devices/system/node/node0/distance",
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(FILES), st.none() | st.binary(max_size=20) | st.text(max_size=10), min_size=1))
+def test_whatever_the_files_say_the_other_devices_are_as_they_were(tmp_path_factory, contents):
+    tree = Tree(tmp_path_factory.mktemp("garbage") / "sys")
+    tree.device(GPU, "1\n")
+    for n, device in enumerate((NIC, VF)):
+        tree.nic(f"mlx5_{n}", device, uverbs=f"uverbs{n}")
+        tree.file(f"devices/system/node/node{n}/cpulist", f"{n}\n")
+        tree.file(f"devices/system/node/node{n}/distance", "10 21\n")
+    gpu, nic, node = tree.sysfs.pci(PciAddress("0000:1b:00.0")), tree.sysfs.nics()[1], tree.sysfs.numa_nodes()[1]
+    for path, content in contents.items():
+        file = tree.file(path, content or b"")
+        if content is None:
+            file.unlink()
+    assert tree.sysfs.pci(PciAddress("0000:1b:00.0")) == gpu
+    spoilt, other = tree.sysfs.nics()
+    assert (spoilt.name, spoilt.pci) == ("mlx5_0", "0000:1c:00.0")
+    if contents.get("class/infiniband_verbs/uverbs0/ibdev") not in ("mlx5_1", b"mlx5_1"):
+        assert other == nic
+    assert tree.sysfs.numa_nodes()[1] == node
+    assert len(tree.sysfs.take_warnings()) <= 2 * len(contents)
 
 
 def test_warnings_are_given_once_and_then_forgotten(tree):
