@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from cdi.spec import ContainerEdits, Device, Hook, IntelRdt, Mount, NetDevice
 
+SHAPE = "a document of the shape that the CDI specification gives"
 HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 
 _VENDOR_OR_CLASS = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
@@ -49,8 +50,7 @@ def decode(document: bytes, source: str = "CDI document") -> Spec:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = str(error)
         place = why.rpartition(" - at `$")[2].strip("`.") if " - at `$" in why else ""
-        shape = "a JSON document of the shape that the CDI specification gives"
-        raise CdiInvalid([Problem(source, place, _shorten(document), shape, f"{why}.")]) from error
+        raise CdiInvalid([Problem(source, place, shorten(document), SHAPE, why)]) from error
     validate(spec, source)
     return spec
 
@@ -73,6 +73,12 @@ def annotation_problems(spec: Spec, source: str = "CDI document") -> list[Proble
     for place, device in _numbered("devices", spec.devices):
         found += _annotations(f"{place}.", device.annotations)
     return [Problem(source, place, value, allowed) for place, value, allowed in found]
+
+
+def shorten(document: bytes) -> str:
+    """Give the start of a document, for an error's text."""
+    text = document[:60].decode(errors="replace")
+    return f"{text}…" if len(document) > len(text) else text
 
 
 def _spec(spec: Spec) -> Iterator[_Found]:
@@ -241,8 +247,3 @@ def _not_empty(place: str, value: str) -> Iterator[_Found]:
 def _number(place: str, value: int | None, limit: int) -> Iterator[_Found]:
     if value is not None and not 0 <= value < limit:
         yield place, value, f"0 to {limit - 1}"
-
-
-def _shorten(document: bytes) -> str:
-    text = document[:60].decode(errors="replace")
-    return f"{text}…" if len(document) > len(text) else text
