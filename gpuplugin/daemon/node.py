@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpuplugin.daemon.wakeup import Wakeup
+from gpuplugin.deviceplugin.latest import Latest
 from gpuplugin.discovery.nvml import RecoveryAction
 from gpuplugin.discovery.observe import observe
 from gpuplugin.errors import GpuLost, NvmlError, NvmlUnavailable, ObserveError
@@ -51,11 +52,11 @@ class Node:
         self._recovery = Recovery(config.health.recovery_probes, config.health.quiet_seconds)
         self.wake = Wakeup()
         self.looked = asyncio.Event()
+        self.gpus_changed: Latest[object] = Latest(None)
         self.inventory: Inventory | None = None
         self._health = Health()
         self._cannot_inject: Mapping[GpuUuid, str] = {}
         self._tables: asyncio.Task[Tables] | None = None
-        self._open = False
         self._trouble = ""
         self._retry = FIRST_RETRY_SECONDS
 
@@ -80,7 +81,7 @@ class Node:
 
     def on_xid(self, event: XidEvent) -> None:
         """Take a GPU or an instance out of service at once, if this XID is one that does."""
-        text = f"XID {event.xid}: {describe(event.xid)}"
+        text = describe(event.xid)
         known = {gpu.uuid: gpu.index for gpu in self.inventory.gpus} if self.inventory else {}
         where: dict[str, Any] = {"device": event.gpu, "gpu": known.get(event.gpu)}
         if event.xid == RECOVERY_ACTION_CHANGED:
@@ -92,23 +93,28 @@ class Node:
             log.warning("XID", xid=event.xid, reason=text, gi=event.gpu_instance, ci=event.compute_instance, **where)
             self._set_health(after_xid(self._health, event, text, time.monotonic()))
 
-    def on_events_trouble(self, reason: str) -> None:
-        """Tell that XIDs are not being heard ("" when they are again); probes still find a lost GPU."""
+    def on_events_trouble(self, reason: str | None) -> None:
+        """Tell that XIDs are not being heard (None: they are again); probes still find a lost GPU."""
         if reason:
             log.warning("XIDs cannot be waited for: a sick GPU is found by probes alone", reason=reason)
         else:
             log.info("XIDs are heard again")
 
+    def close(self) -> None:
+        """Give up what is still being made."""
+        if self._tables is not None:
+            self._tables.cancel()
+
     async def _look(self) -> bool:
         """Observe, decide and publish. False: it did not work, try again soon."""
         try:
-            await self._ensure_open()
             inventory = await observe(self._thread, self._sysfs, self.inventory)
         except (NvmlError, ObserveError) as error:
             self._failed(error)
             return False
         self._trouble, self._retry = "", FIRST_RETRY_SECONDS
         if self.inventory is None or self._health.unknown:
+            self.gpus_changed.set(None)
             log.info("NVML answers", driver=inventory.driver.version, gpus=len(inventory.gpus))
         cannot_inject = await self._injection.publish(inventory)  # a device may be offered only once it can be given
         self._take(inventory)
@@ -117,19 +123,11 @@ class Node:
         self.looked.set()
         return True
 
-    async def _ensure_open(self) -> None:
-        if not self._open:
-            nvml = self._thread.nvml
-            await self._thread.call(nvml.close)
-            await self._thread.call(nvml.open)
-            self._open = True
-
     def _failed(self, error: NvmlError | ObserveError) -> None:
-        if isinstance(error, NvmlUnavailable):
-            self._open = False
         if str(error) != self._trouble:
             self._trouble = str(error)
-            log.warning("the GPUs cannot be looked at: trying again", reason=self._trouble)
+            tell = log.error if self._config.flags.fail_on_init_error else log.info
+            tell("the GPUs cannot be looked at: trying again", reason=self._trouble)
         if self.inventory is not None:
             self._set_health(self._health.with_unknown(f"nothing is known of the GPUs: {error}"))
 
@@ -142,6 +140,9 @@ class Node:
         self._health = forget(self._health.with_unknown(""), frozenset(gpu.uuid for gpu in inventory.gpus))
         if inventory is before:
             return
+        present = tuple(gpu.uuid for gpu in inventory.gpus)
+        if present != self.gpus_changed.value:
+            self.gpus_changed.set(present)
         for unreadable in inventory.unreadable:
             log.warning("GPU cannot be read", gpu=unreadable.index, pci=unreadable.pci, reason=unreadable.reason)
         for warning in inventory.warnings:

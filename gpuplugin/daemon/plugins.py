@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
-    from gpuplugin.model.ids import ResourceName
-    from gpuplugin.plan.desired import OfferedResource
+    from gpuplugin.model.health import DeviceHealth
+    from gpuplugin.model.ids import DeviceId, ResourceName
+    from gpuplugin.plan.desired import OfferedDevice, OfferedResource
     from gpuplugin.topology.allocate import Tables
 
 log = structlog.get_logger()
@@ -27,6 +28,7 @@ class Plugins:
     def __init__(self, socket: Path, strategies: Collection[str], cdi_kind: str, tasks: asyncio.TaskGroup) -> None:
         self._socket, self._strategies, self._cdi_kind, self._tasks = socket, strategies, cdi_kind, tasks
         self._served: dict[ResourceName, Registered] = {}
+        self._running: list[asyncio.Task[None]] = []
 
     @property
     def resources(self) -> tuple[ResourceName, ...]:
@@ -49,26 +51,34 @@ class Plugins:
                 continue
             plugin = DevicePlugin(offer, self._strategies, self._cdi_kind)
             self._served[resource.name] = served = Registered(self._socket, resource.name, plugin)
-            self._tasks.create_task(served.run(), name=f"serve {resource.name}")
+            self._running.append(self._tasks.create_task(served.run(), name=f"serve {resource.name}"))
+
+    def close(self) -> None:
+        """Stop serving; kubelet then counts the devices as unhealthy, and pods that hold some go on."""
+        for task in self._running:
+            task.cancel()
 
 
 def _tell(before: OfferedResource | None, now: OfferedResource) -> None:
+    """Say what has changed for which devices, those with one reason in one line."""
     known = {device.id: device.health for device in before.devices} if before else {}
+    recovered: list[OfferedDevice] = []
+    withdrawn: dict[DeviceHealth, list[OfferedDevice]] = {}
     for device in now.devices:
         was = known.pop(device.id, None)
-        if device.health.usable:
-            if was is not None and not was.usable:
-                log.info("device recovered", resource=now.name, device=device.id, gpu=device.gpu_index)
-        elif was != device.health:
-            log.warning(
-                "device withdrawn",
-                resource=now.name,
-                device=device.id,
-                gpu=device.gpu_index,
-                level=device.health.level.value,
-                reason=device.health.reason,
-            )
-    for gone in known:
-        log.warning("device gone", resource=now.name, device=gone)
+        if not device.health.usable and was != device.health:
+            withdrawn.setdefault(device.health, []).append(device)
+        elif device.health.usable and was is not None and not was.usable:
+            recovered.append(device)
+    if recovered:
+        log.info("recovered", resource=now.name, **_named(recovered))
+    for health, devices in withdrawn.items():
+        log.warning("withdrawn", resource=now.name, health=health.level.value, reason=health.reason, **_named(devices))
+    if known:
+        log.warning("gone", resource=now.name, devices=list(known))
     if before is None or (before.usable, len(before.devices)) != (now.usable, len(now.devices)):
         log.info("offering", resource=now.name, usable=now.usable, devices=len(now.devices))
+
+
+def _named(devices: list[OfferedDevice]) -> dict[str, list[int] | list[DeviceId]]:
+    return {"gpus": [device.gpu_index for device in devices], "devices": [device.id for device in devices]}

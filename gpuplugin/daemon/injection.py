@@ -1,0 +1,77 @@
+"""How containers get their GPUs: the CDI document kept true to what the driver has on the host.
+
+It is looked at with every look at the machine, and written only when it differs. A GPU that a container could not be
+given is told of with the reason, and is not offered until that has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cdi import writer
+from cdi.build import Options, build, verify
+from cdi.names import KIND, file_name
+from gpuplugin.discovery.driver_root import DriverRootSearch
+from gpuplugin.errors import CdiError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuplugin.config import Config
+    from gpuplugin.daemon.host import Host
+    from gpuplugin.model.ids import GpuUuid
+    from gpuplugin.model.inventory import Inventory
+
+log = structlog.get_logger()
+
+
+class Injection:
+    """Publishes the CDI document, where the configured strategies name devices by it."""
+
+    def __init__(self, config: Config, host: Host) -> None:
+        self._wanted = "cdi-cri" in config.flags.plugin.device_list_strategy
+        self._folder = Path(config.paths.cdi)
+        self._options = Options(stand_ins=host.simulated)
+        self._search = DriverRootSearch(host.driver_root, host.dev_root, host.sysfs)
+        self._said: frozenset[str] = frozenset()
+
+    async def publish(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
+        """Bring the document up to date; returns the GPUs that no container can be given, with the reason."""
+        if not self._wanted:
+            return {}
+        return await asyncio.to_thread(self._publish, inventory)
+
+    def _publish(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
+        root = self._search.look(inventory.driver.version, (gpu.pci for gpu in inventory.gpus))
+        built = build(inventory.gpus, root, options=self._options)
+        missing = verify(built.spec, self._search.exists) if built.spec else ()
+        if missing:
+            reason = f"{', '.join(missing)} went away while looking at the driver's files"
+            return {gpu.uuid: built.refused.get(gpu.uuid, reason) for gpu in inventory.gpus}
+        try:
+            published = writer.publish(self._folder, [built.spec] if built.spec else [])
+        except CdiError as error:
+            return {gpu.uuid: str(error) for gpu in inventory.gpus}
+        for path in published.written:
+            log.info("CDI document written", path=str(path), devices=len(built.spec.devices) if built.spec else 0)
+        for path in published.pruned:
+            log.info("CDI document removed", path=str(path))
+        names = [device.name for device in built.spec.devices] if built.spec else []
+        self._say((*root.warnings, *self._conflicts(names)))
+        return built.refused
+
+    def _conflicts(self, names: list[str]) -> tuple[str, ...]:
+        from cdi.conflicts import conflicts  # noqa: PLC0415 - PyYAML, which nothing else of the daemon may need
+
+        own = self._folder / file_name(KIND)
+        return conflicts(dict.fromkeys((Path("/etc/cdi"), self._folder)), own, KIND, names)
+
+    def _say(self, texts: tuple[str, ...]) -> None:
+        for text in texts:
+            if text not in self._said:
+                log.warning("CDI", reason=text)
+        self._said = frozenset(texts)

@@ -1,0 +1,71 @@
+"""All running parts of the daemon, started in the order that has kubelet served soonest, and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cdi.names import KIND
+from gpuplugin.daemon.injection import Injection
+from gpuplugin.daemon.node import Node
+from gpuplugin.daemon.plugins import Plugins
+from gpuplugin.discovery.events import XidWatch
+from gpuplugin.discovery.nvml_thread import NvmlThread
+from gpuplugin.discovery.sysfs import Sysfs
+from gpuplugin.errors import NvmlError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuplugin.config import Config
+    from gpuplugin.daemon.host import Host
+    from gpuplugin.model.ids import GpuUuid
+
+log = structlog.get_logger()
+
+
+async def serve(config: Config, host: Host, stop: asyncio.Event) -> None:
+    """Run until `stop` is set, then take everything back that should not outlive us."""
+    async with NvmlThread(host.nvml) as thread, asyncio.TaskGroup() as tasks:
+        strategies = config.flags.plugin.device_list_strategy
+        plugins = Plugins(config.paths.registration_socket, strategies, KIND, tasks)
+        node = Node(config, thread, Sysfs(host.sysfs), Injection(config, host), plugins)
+        running = [
+            tasks.create_task(node.keep_looking(), name="look"),
+            tasks.create_task(node.keep_probing(), name="probe"),
+            tasks.create_task(_listen(node, thread), name="listen"),
+        ]
+        await stop.wait()
+        plugins.close()
+        for task in running:
+            task.cancel()
+    node.close()
+    host.nvml.close()
+
+
+async def _listen(node: Node, thread: NvmlThread) -> None:
+    """Hear of XIDs and of hot plug, from when there is something to hear of."""
+    await node.looked.wait()
+    from gpuplugin.discovery.udev import HotPlug  # noqa: PLC0415 - not before kubelet is served
+
+    xids = XidWatch(thread, node.on_xid, node.on_events_trouble, _tell_unwatched)
+    plugging = HotPlug(node.wake, lambda reason: log.warning("hot plug", reason=reason))
+    try:
+        xids.start()
+        if trouble := plugging.start():
+            log.info("hot plug", reason=trouble)
+        async for _ in node.gpus_changed.follow():
+            try:
+                await xids.rearm()
+            except NvmlError as error:
+                log.debug("XIDs cannot be registered for yet", reason=str(error))
+    finally:
+        plugging.stop()
+        await xids.stop()
+
+
+def _tell_unwatched(gpus: Mapping[GpuUuid, str]) -> None:
+    for gpu, reason in gpus.items():
+        log.warning("no XIDs are heard of a GPU: probes alone can find it sick", device=gpu, reason=reason)
