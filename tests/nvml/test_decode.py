@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pynvml
 import pytest
 
 from gpuplugin.discovery import nvml_decode as decode
@@ -29,8 +30,6 @@ def test_a_mismatch_is_explained():
 
 
 def test_the_names_are_those_of_pynvml():
-    import pynvml
-
     theirs = {
         value: name.removeprefix("NVML_ERROR_")
         for name, value in vars(pynvml).items()
@@ -40,8 +39,6 @@ def test_the_names_are_those_of_pynvml():
 
 
 def test_the_architectures_are_those_of_pynvml():
-    import pynvml
-
     prefix = "NVML_DEVICE_ARCH_"
     no_gpus = {"DLA", "DLA2", "NPU3", "UNKNOWN"}
     theirs = {

@@ -1,7 +1,8 @@
 """Builds the C stand-in for libnvidia-ml.so.1.
 
 Once for each content of the sources, compiler and flags, outside the checkout: `$XDG_CACHE_HOME/gpuplugin` (by default
-`~/.cache/gpuplugin`). The file has a folder to itself, so that the folder can be an LD_LIBRARY_PATH.
+`~/.cache/gpuplugin`). The file has a folder to itself, so that the folder can be an LD_LIBRARY_PATH. It has no SONAME:
+with one, a process that has loaded it by its path would be given it for the driver's own library too.
 
 As a program it prints where the library is.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 LIBRARY = "libnvidia-ml.so.1"
 FOLDER = Path(__file__).parent
 SOURCES = ("libnvidia_ml.c", "state.c", "abi.h", "state.h")
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", f"-Wl,-soname,{LIBRARY}")
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread")
 
 
 class CompilerMissingError(Exception):
