@@ -27,9 +27,11 @@ def _create(look: Look, out: Any) -> None:
 
 @library_call("nvmlEventSetFree")
 def _free(look: Look, value: Any) -> None:
-    handle = look.session.handle_of(look.session.key_of(value, "events"))
-    if look.session.event_sets.pop(handle, None) is None:
-        raise Failed(Code.INVALID_ARGUMENT)
+    session, events = look.session, _event_set(look.session, value)
+    with session.changed:
+        del session.event_sets[session.handle_of(session.key_of(value, "events"))]
+        events.ended = Code.INVALID_ARGUMENT
+        session.changed.notify_all()
 
 
 @gpu_call("nvmlDeviceGetSupportedEventTypes")
@@ -55,10 +57,8 @@ def _wait(look: Look, value: Any, out: Any, milliseconds: Any) -> None:
             if left <= 0:
                 raise Failed(Code.TIMEOUT)
             session.changed.wait(min(left, POLL_SECONDS))
-            if session.users == 0:
-                raise Failed(Code.UNINITIALIZED)
-            if events not in session.event_sets.values():
-                raise Failed(Code.INVALID_ARGUMENT)
+            if events.ended is not None:
+                raise Failed(events.ended)
     gpu, event = found
     fill(
         out,

@@ -48,10 +48,11 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class EventSet:
-    """What an event set has delivered and whom it listens to, by UUID."""
+    """What an event set has delivered, whom it listens to (by UUID), and what waits on it return once it is no more."""
 
     delivered: int
     gpus: set[str]
+    ended: Code | None = None
 
 
 class Session:
@@ -96,6 +97,8 @@ class Session:
             if self.users == 0:
                 self._by_handle.clear()
                 self._by_key.clear()
+                for events in self.event_sets.values():
+                    events.ended = Code.UNINITIALIZED
                 self.event_sets.clear()
             self.changed.notify_all()
 
