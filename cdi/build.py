@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuplugin.model.inventory import Gpu
 
 BIND: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+STAND_IN: Final = ("rw", "nosuid", "rbind", "rprivate")
 ENV: Final = ("NVIDIA_VISIBLE_DEVICES=void",)
 """Keeps an NVIDIA runtime hook, if one is installed, from injecting GPUs a second time and in its own way."""
 
@@ -40,7 +41,7 @@ OPTIONAL: Final = ("/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 class Options:
     """dri: whether a GPU brings its nodes under ``/dev/dri``, which graphics and video need and CUDA does not.
 
-    stand_ins: whether ordinary files may stand for device nodes, as on a simulated host; they are bound as files.
+    stand_ins: whether files or links may stand for device nodes, as on a simulated host; they are bound as they are.
     """
 
     dri: bool = True
@@ -120,7 +121,7 @@ def _node_fault(path: str, command: str, root: DriverRoot, options: Options) -> 
     if node is None:
         return f"{root.dev_root.rstrip('/')}{path} is missing on the host; make it there with: {command}"
     if node.number is None and not options.stand_ins:
-        return f"{node.host} on the host is no device node; remove it, then make it with: {command}"
+        return f"{node.host} on the host is no device node of its own; remove it, then make it with: {command}"
     return None
 
 
@@ -140,9 +141,7 @@ def _edits(nodes: Iterable[Node], env: tuple[str, ...] = (), mounts: tuple[Mount
     """Make device nodes of nodes, and binds of what only stands for one."""
     nodes = tuple(nodes)
     stand_ins = tuple(
-        Mount(host_path=node.host, container_path=node.path, options=("rw", *BIND[1:]))
-        for node in nodes
-        if node.number is None
+        Mount(host_path=node.host, container_path=node.path, options=STAND_IN) for node in nodes if node.number is None
     )
     return ContainerEdits(
         env=env,

@@ -91,6 +91,7 @@ class DriverRootSearch:
     def __init__(self, root: Place, dev_root: Place, sys: Path, machine: str | None = None) -> None:
         self.root, self.dev_root, self.sys = root, dev_root, sys
         self.machine = machine or platform.machine()
+        self._cache: tuple[_Stamp, tuple[str, ...]] | None = None
         self._known: tuple[str, tuple[_Stamp, ...], _Libraries] | None = None
 
     def look(self, version: str, gpus: Iterable[PciAddress]) -> DriverRoot:
@@ -126,7 +127,8 @@ class DriverRootSearch:
     def _node(self, path: str) -> Node | None:
         found = self.dev_root.resolve(path)
         if found is None:
-            return None
+            dangling = self.dev_root.see(path).is_symlink()
+            return Node(path, self.dev_root.on_host(path), None) if dangling else None
         try:
             status = self.dev_root.see(found).stat()
         except OSError:
@@ -162,25 +164,25 @@ class DriverRootSearch:
         resolved = (self.root.resolve(folder) for folder in [*standard, *self._cached_folders()])
         return tuple(dict.fromkeys(folder for folder in resolved if folder is not None))
 
-    def _cached_folders(self) -> list[str]:
-        try:
-            paths = ldcache.paths(self.root.see("/etc/ld.so.cache").read_bytes())
-        except (OSError, ValueError):
-            return []
-        drivers = (path for path in paths if os.path.basename(path).startswith(("libcuda.so", "libnvidia-")))  # noqa: PTH119
-        return list(dict.fromkeys(os.path.dirname(path) for path in drivers))  # noqa: PTH120
+    def _cached_folders(self) -> tuple[str, ...]:
+        """Give the folders that the root's loader cache has drivers' libraries in; parsed again when it has changed."""
+        stamp = self._stamp("/etc/ld.so.cache")
+        if self._cache is None or self._cache[0] != stamp:
+            self._cache = stamp, _drivers_folders(self.root.see("/etc/ld.so.cache"))
+        return self._cache[1]
 
     def _stamps(self, folders: Iterable[str], found: _Libraries) -> tuple[_Stamp, ...]:
-        below = [self.root.on_host(f"{folder}{sub}") for folder in folders for sub in ("", "/vdpau", "/gbm")]
-        hosts = [*below, *(library.host for library in found[0]), *(file.host for file in found[1])]
-        return tuple(self._stamp(host) for host in hosts)
+        below = [f"{folder}{sub}" for folder in folders for sub in ("", "/vdpau", "/gbm")]
+        hosts = [*(library.host for library in found[0]), *(file.host for file in found[1])]
+        prefix = self.root.host.rstrip("/")
+        return tuple(map(self._stamp, [*below, *(host.removeprefix(prefix) for host in hosts)]))
 
-    def _stamp(self, host: str) -> _Stamp:
+    def _stamp(self, path: str) -> _Stamp:
         try:
-            status = self.root.see(host.removeprefix(self.root.host.rstrip("/"))).stat()
+            status = self.root.see(path).stat()
         except OSError:
-            return (host,)
-        return host, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            return (path,)
+        return path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def _read_libraries(self, version: str, folders: Iterable[str]) -> _Libraries:
         libraries: dict[tuple[str, str], Library] = {}
@@ -244,6 +246,15 @@ class DriverRootSearch:
                 if found is not None and wanted(_mode(place.see(found))):
                     yield HostFile(path, place.on_host(found), kind)
                     return
+
+
+def _drivers_folders(cache: Path) -> tuple[str, ...]:
+    try:
+        paths = ldcache.paths(cache.read_bytes())
+    except (OSError, ValueError):
+        return ()
+    split = (path.rpartition("/") for path in paths)
+    return tuple(dict.fromkeys(folder for folder, _, name in split if name.startswith(("libcuda.so", "libnvidia-"))))
 
 
 def _mode(path: Path) -> int:

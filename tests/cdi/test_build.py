@@ -166,7 +166,7 @@ def test_a_file_in_the_place_of_a_node_is_no_node_unless_it_stands_in_for_one() 
     files = replace(root, nodes=tuple(Node(node.path, node.host, None) for node in root.nodes))
     built = build([gpu(0)], files)
     assert built.spec is None
-    assert "/dev/nvidiactl on the host is no device node" in built.refused[gpu(0).uuid]
+    assert "/dev/nvidiactl on the host is no device node of its own" in built.refused[gpu(0).uuid]
     spec = made(root=files, stand_ins=True)
     assert not any(edits.device_nodes for edits in spec.all_edits)
     assert places(spec.devices[0].container_edits) == {"/dev/nvidia0": "/dev/nvidia0"}

@@ -142,6 +142,12 @@ def test_nodes_come_from_the_dev_root_with_their_numbers(tmp_path: Path) -> None
     assert not looked.exists("/alt/dev/nvidia4")
 
 
+def test_a_link_that_leads_out_of_the_root_is_no_node(tmp_path: Path) -> None:
+    made.link(tmp_path, "/dev/nvidia0", "/dev/null")
+    (one,) = search(tmp_path, dev_host="/host").look(made.VERSION, []).nodes
+    assert (one.path, one.host, one.number) == ("/dev/nvidia0", "/host/dev/nvidia0", None)
+
+
 def test_dri_nodes_belong_to_the_gpu_that_sysfs_says(tmp_path: Path) -> None:
     for name, minor in (("card1", 1), ("renderD128", 128), ("card0", 0)):
         node(tmp_path, f"/dev/dri/{name}", 226, minor)
