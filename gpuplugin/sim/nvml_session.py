@@ -246,5 +246,9 @@ def device_of(look: Look, value: Any) -> Device:
 
 
 def _is_meant(fault: str, call: str) -> bool:
-    """A fault may leave out a call's version suffix, and nvmlInit means every way to initialise."""
-    return fault in {call, _VERSION.sub("", call)} or (fault == "nvmlInit" and call == "nvmlInitWithFlags")
+    """A fault of one version of a call is one of all its versions, and nvmlInitWithFlags counts as nvmlInit."""
+    return _plain(fault) == _plain(call)
+
+
+def _plain(call: str) -> str:
+    return "nvmlInit" if call == "nvmlInitWithFlags" else _VERSION.sub("", call)

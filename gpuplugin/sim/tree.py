@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class HostTree:
     """A host's root folder. Paths are relative to it; parents are made; what is there is replaced.
 
-    real_nodes: make device nodes with mknod, which needs root; otherwise they are links to /dev/null.
+    real_nodes: make device nodes with mknod, which needs root; otherwise empty files stand for them.
     """
 
     def __init__(self, root: Path, *, real_nodes: bool) -> None:
@@ -48,7 +48,7 @@ class HostTree:
             os.mknod(place, stat.S_IFCHR | 0o666, os.makedev(major, minor))
             place.chmod(0o666)
         else:
-            place.symlink_to("/dev/null")
+            place.touch()
 
     def remove(self, *paths: str) -> None:
         """Remove files, links and folders with all that is in them; what is not there is no error."""

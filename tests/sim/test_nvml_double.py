@@ -448,6 +448,9 @@ def test_a_new_fault_of_the_same_kind_counts_anew(h100: SimulatedHost) -> None:
     [
         ("nvmlDeviceGetCount", n.nvmlDeviceGetCount),
         ("nvmlInit", n.nvmlInit),
+        ("nvmlInit_v2", n.nvmlInit),
+        ("nvmlInitWithFlags", n.nvmlInit),
+        ("nvmlDeviceGetCount_v1", n.nvmlDeviceGetCount),
         ("nvmlShutdown", n.nvmlShutdown),
         ("nvmlDeviceGetHandleByIndex_v2", lambda: gpu(2)),
         ("nvmlSystemGetDriverVersion", n.nvmlSystemGetDriverVersion),
