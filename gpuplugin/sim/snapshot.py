@@ -142,10 +142,10 @@ class MigRecord:
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """A call that goes wrong, in all its versions (``_v2`` …); every way to initialise is nvmlInit. `gpu`: None means for every GPU, and for calls that are about none.
+    """A call that goes wrong, in all its versions (``_v2`` …); every way to initialise is nvmlInit.
 
-    code: nvmlReturn_t; None means that the call hangs until this record is gone · times: how often in each process
-    that looks, None without end.
+    gpu: None means for every GPU, and for calls that are about none · code: nvmlReturn_t; None means that the call
+    hangs until this record is gone · times: how often in each process that looks, None without end.
     """
 
     KEYWORD: ClassVar = "fault"
