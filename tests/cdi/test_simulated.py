@@ -20,7 +20,7 @@ from gpuplugin.model.inventory import Gpu
 from gpuplugin.sim import machine
 from gpuplugin.sim.host import SimulatedHost
 
-MODES = ["links", pytest.param("mknod", marks=pytest.mark.skipif(os.geteuid() != 0, reason="mknod needs root"))]
+MODES = ["files", pytest.param("mknod", marks=pytest.mark.skipif(os.geteuid() != 0, reason="mknod needs root"))]
 
 
 def gpus_of(simulated: machine.Machine) -> list[Gpu]:
@@ -39,7 +39,7 @@ def gpus_of(simulated: machine.Machine) -> list[Gpu]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", machine.names())
 def test_every_simulated_machine_gives_a_document(
-    tmp_path: Path, library: Any, name: str, mode: Literal["links", "mknod"]
+    tmp_path: Path, library: Any, name: str, mode: Literal["files", "mknod"]
 ) -> None:
     simulated = machine.load(name)
     SimulatedHost(simulated, tmp_path, device_nodes=mode)
@@ -47,7 +47,7 @@ def test_every_simulated_machine_gives_a_document(
     looked = DriverRootSearch(place, place, tmp_path / "sys", "x86_64")
     gpus = gpus_of(simulated)
     facts = looked.look(simulated.snapshot.driver.version, [gpu.pci for gpu in gpus])
-    built = build(gpus, facts, options=Options(stand_ins=mode == "links"))
+    built = build(gpus, facts, options=Options(stand_ins=mode == "files"))
     assert built.refused == {}
     assert built.spec is not None
     assert [device.name for device in built.spec.devices] == [
@@ -60,6 +60,6 @@ def test_every_simulated_machine_gives_a_document(
     assert "/usr/lib64/libcuda.so.1" in {mount.container_path for mount in built.spec.container_edits.mounts}
 
     (tmp_path / f"dev/nvidia{gpus[0].minor}").unlink()
-    now = build(gpus, looked.look(facts.version, []), options=Options(stand_ins=mode == "links"))
+    now = build(gpus, looked.look(facts.version, []), options=Options(stand_ins=mode == "files"))
     assert list(now.refused) == [gpus[0].uuid]
     assert verify(built.spec, looked.exists) == (f"{tmp_path}/dev/nvidia{gpus[0].minor}",)
