@@ -29,8 +29,8 @@ class SimulatedHost:
     """The machine, started: its host root is written into `folder`, over that of one that was there before.
 
     root: the folder · state: what happens to NVML; another process takes it with ``State.open(root / STATE_FILE)``.
-    device_nodes: ``mknod`` makes real ones and needs root, ``files`` lets empty files stand for them. A folder with other
-    things where the host root would be is refused with MachineFileError.
+    device_nodes: ``mknod`` makes real ones and needs root, ``files`` lets empty files stand for them. A folder with
+    other things where the host root would be is refused with MachineFileError.
     """
 
     def __init__(self, machine: Machine, folder: Path, *, device_nodes: Literal["files", "mknod"] = "files") -> None:
