@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return daemon(given[1:])
     from gpuplugin.cli.app import main as command_line  # noqa: PLC0415
 
-    return command_line(given)
+    try:
+        return command_line(given)
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

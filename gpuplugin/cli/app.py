@@ -5,6 +5,7 @@ What a verb does is in its own file, imported when the verb runs, so that help a
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     except GpuPluginError as error:
         typer.echo(f"gpuplugin: {error}", err=True)
         return 1
-    except typer.Abort:
-        return 130
+    except typer.Abort:  # Ctrl-C
+        raise KeyboardInterrupt from None
     return status if isinstance(status, int) else 0
 
 
@@ -119,6 +120,7 @@ def demo(
     The real daemon on a simulated machine, with a stand-in for kubelet: pods of several sizes, one that must be
     refused, a GPU that breaks and comes back. A few seconds.
     """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it tells of every connection that ends, also as it should
     from gpuplugin.cli import demo as verb  # noqa: PLC0415
 
     verb.show(machine)

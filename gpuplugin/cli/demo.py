@@ -6,6 +6,7 @@ Everything is in one temporary folder and ends with the demo, also on Ctrl-C.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import tempfile
@@ -32,17 +33,26 @@ GPU = "nvidia.com/gpu"
 FELL_OFF_THE_BUS = 79
 PROBE_SECONDS, PROBES, QUIET_SECONDS = 0.2, 3, 0.5
 PATIENCE_SECONDS = 15.0
+LONGEST_TEMPORARY_FOLDER = 24  # bytes
+TERMINATED = 128 + signal.SIGTERM
 
 
 def show(machine: str) -> None:
     """Run the demo on a simulated machine. Raises MachineFileError, or DemoFailed after printing the daemon's log."""
     inventory = look(machine)
-    with tempfile.TemporaryDirectory(prefix="gpuplugin-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpuplugin-demo-", dir=_short_folder()) as folder:
         try:
             asyncio.run(_Demo(machine, inventory, Path(folder)).run())
         except DemoFailed as error:
             print(error.tail, file=sys.stderr)
             raise
+        except asyncio.CancelledError:
+            sys.exit(TERMINATED)
+
+
+def _short_folder() -> str | None:
+    """Where the demo's folder goes, since a socket's path has 107 bytes: None for the usual place."""
+    return None if len(os.fsencode(tempfile.gettempdir())) <= LONGEST_TEMPORARY_FOLDER else "/tmp"  # noqa: S108
 
 
 class _Demo:
@@ -50,9 +60,10 @@ class _Demo:
         self._machine, self._inventory = machine, inventory
         self._teller = Teller(inventory, folder / "cdi")
         numa_nodes = [node.id for node in inventory.numa_nodes] or None
-        self._kubelet = StandInKubelet(folder / "kubelet" / "device-plugins", numa_nodes=numa_nodes)
+        self._kubelet = StandInKubelet(folder / "kubelet", numa_nodes=numa_nodes)
         settings = {
-            "paths-kubelet": str(folder / "kubelet"),
+            "paths-kubelet": str(folder),
+            "kubelet-socket": str(self._kubelet.socket),
             "paths-cdi": str(folder / "cdi"),
             "health-probe-seconds": str(PROBE_SECONDS),
             "health-recovery-probes": str(PROBES),
@@ -79,12 +90,17 @@ class _Demo:
         total = len(self._inventory.gpus)
         self._heading("The daemon starts")
         await self._until("registration with kubelet", lambda: self._kubelet.watches(GPU))
-        milliseconds = (time.monotonic() - self._daemon.started) * 1000
+        now, milliseconds = time.time(), (time.monotonic() - self._daemon.started) * 1000
+        machine_there = self._daemon.when("simulating") or now
         await self._until(f"{total} healthy GPUs", lambda: self._kubelet.allocatable(GPU) == total)
-        self._line(f"{GPU} registered {milliseconds:.0f} ms after its start; {self._count()}")
+        self._line(
+            f"{GPU} registered {milliseconds:.0f} ms after its start, {(now - machine_there) * 1000:.0f} ms after "
+            f"the simulated machine was there; {self._count()}"
+        )
 
     async def _gives(self) -> None:
-        self._heading("Pods come, and kubelet's Topology Manager wants each on a single NUMA node")
+        single = ", and kubelet's Topology Manager wants each on a single NUMA node" if self._nodes() else ""
+        self._heading(f"Pods come{single}")
         for count in (1, 2, 4):
             if count <= len(self._kubelet.free(GPU)):
                 await self._pod(f"pod-{count}", count)
@@ -94,7 +110,7 @@ class _Demo:
             self._kubelet.release(f"pod-{count}")
         by_node = [sum(gpu.numa == node for gpu in self._inventory.gpus) for node in self._nodes()]
         if len(by_node) > 1:
-            self._heading("They end. One pod asks for more than a NUMA node has")
+            self._heading("They end. Then one asks for more than a NUMA node has")
             await self._pod("pod-too-big", max(by_node) + 1)
 
     async def _loses_a_gpu(self) -> None:
@@ -133,7 +149,8 @@ class _Demo:
         milliseconds = (time.monotonic() - began) * 1000
         if status != 0:
             raise DemoFailed("the daemon's end", f"it ended with status {status}", self._daemon.tail())
-        self._line(f"ended {milliseconds:.0f} ms later, nothing left behind")
+        left = [path.name for path in self._kubelet.folder.iterdir() if path != self._kubelet.socket]
+        self._line(f"ended {milliseconds:.0f} ms later; ", f"left behind: {left}" if left else "its socket is gone")
 
     async def _pod(self, name: str, count: int) -> Admission:
         """Let a pod ask, and tell what became of it."""
@@ -147,7 +164,7 @@ class _Demo:
 
         await self._daemon.during(f"a pod of {count}", ask())
         assert admission is not None  # noqa: S101 -- or `during` has raised
-        self._line(Cell(f"{count} GPU{'s' if count > 1 else ''} asked for", "bold"))
+        self._line(Cell(f"A pod asks for {count} GPU{'s' if count > 1 else ''}", "bold"))
         asked = [call for call in self._kubelet.trace[calls:] if call["call"] == "GetPreferredAllocation"]
         if admission.admitted:
             self._teller.given(admission, free, asked[0] if asked else None).show()

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpuplugin.config.table import CONFIG_FILE, SETTINGS
@@ -91,12 +92,21 @@ class DemoDaemon:
             ended.cancel()
         return (time.monotonic() - began) * 1000
 
+    def when(self, event: str) -> float | None:
+        """When the daemon's log first told of an event, in seconds since the epoch; None when it has not."""
+        for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                if entry["event"] == event:
+                    return datetime.fromisoformat(entry["timestamp"]).timestamp()
+        return None
+
     def tail(self) -> str:
         """The last lines of the daemon's log."""
         return "\n".join(list(self._lines())[-TAIL_LINES:])
 
     def _lines(self) -> Iterator[str]:
-        for line in self._log.read_text(errors="replace").splitlines():
+        for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entry = json.loads(line)
                 level, event = entry.pop("level"), entry.pop("event")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from cdi.spec import Spec
 from gpuplugin.cli.output import Cell, Page
 from gpuplugin.topology.allocate import Tables
 from gpuplugin.topology.explain import explain, ranges
@@ -61,11 +63,12 @@ class Teller:
         places = self._places(admission.ids)
         node = f" on NUMA node {ranges(admission.affinity)}" if admission.affinity is not None else ""
         choice = f"; kubelet left {len(asked['available'])} to choose from" if asked else ""
-        self._say(page, "got", Cell(f"GPU {self._ranges(admission.ids)}", "bold green"), f"{node}{choice}")
+        self._say(page, "gets", Cell(f"GPU {self._ranges(admission.ids)}", "bold green"), f"{node}{choice}")
         reasons = explain(self._tables.graph, mask_of(places), mask_of(self._places(free)), exact=self._tables.exact)
         self._say(page, "why", str(reasons))
-        for line in self._injected(admission):
-            self._say(page, "CDI", line)
+        if injected := self._injected(admission):
+            self._say(page, "CDI", injected[0])
+            self._say(page, "", injected[1])
         return page
 
     def refused(self, admission: Admission, free: Collection[str]) -> Page:
@@ -75,12 +78,9 @@ class Teller:
         left = alignment(self.inventory, self._places(free))
         counts = ", ".join(f"node {node} has {count}" for node, count in left.free)
         self._say(page, "why", f"no NUMA node has {admission.count} free GPUs ({counts})")
-        self._say(page, "instead", f"ask for {left.largest}, or let kubelet's Topology Manager be best-effort")
+        advice = f"ask for {left.largest}, or let kubelet's Topology Manager be best-effort"
+        self._say(page, "instead", advice if left.largest else "wait until a GPU is free")
         return page
-
-    def names(self, ids: Collection[str]) -> str:
-        """``GPU 0-3`` for devices."""
-        return f"GPU {self._ranges(ids)}"
 
     def _nvlink(self) -> str:
         count = len(self.inventory.gpus)
@@ -98,34 +98,29 @@ class Teller:
     def _ranges(self, ids: Collection[str]) -> str:
         return ranges([self.inventory.gpus[place].index for place in self._places(ids)])
 
-    def _injected(self, admission: Admission) -> list[str]:
-        """The qualified names, and what the specification adds to a container that has them."""
+    def _injected(self, admission: Admission) -> tuple[str, str] | None:
+        """The first qualified name, and what the specification adds to a container that asks for all of them."""
         names = [device.name for device in admission.response.cdi_devices] if admission.response else []
-        lines = [names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")] if names else []
-        for kind in {name.partition("=")[0] for name in names[:1]}:
-            document = self._document(kind)
-            edits: list[dict[str, Any]] = [document.get("containerEdits", {})]
-            wanted = {other.partition("=")[2] for other in names}
-            edits += [entry["containerEdits"] for entry in document["devices"] if entry["name"] in wanted]
-            nodes = sorted({node["path"] for edit in edits for node in edit.get("deviceNodes", [])}, key=_natural)
-            counts = [
-                f"{count} {word}{'s' if count > 1 else ''}"
-                for key, word in (("mounts", "mount"), ("hooks", "hook"), ("env", "variable"))
-                if (count := len({json.dumps(item) for edit in edits for item in edit.get(key, [])}))
-            ]
-            lines.append(", ".join([" ".join(nodes), *counts]))
-        return lines
-
-    def _document(self, kind: str) -> dict[str, Any]:
-        for file in sorted(self.cdi.glob("*.json")):
-            document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            if document["kind"] == kind:
-                return document
-        return {"devices": []}
+        kind = names[0].partition("=")[0] if names else ""
+        spec = next((spec for spec in map(_spec, sorted(self.cdi.glob("*.json"))) if spec.kind == kind), None)
+        if spec is None:
+            return None
+        wanted = {name.partition("=")[2] for name in names}
+        edits = (spec.container_edits, *(device.container_edits for device in spec.devices if device.name in wanted))
+        mounts = {mount.container_path: mount.host_path for edit in edits for mount in edit.mounts}
+        nodes = {node.path for edit in edits for node in edit.device_nodes}
+        nodes |= {path for path in mounts if path.startswith("/dev/")}  # what stands for a node on a simulated host
+        files = {host for path, host in mounts.items() if path not in nodes}
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f"{names[0]}{more}", f"{' '.join(sorted(nodes, key=_natural))}, {len(files)} files of the driver"
 
     @staticmethod
     def _say(page: Page, label: str, *pieces: str | Cell) -> None:
         page.line("  ", Cell(label.ljust(_LABEL), "dim"), *pieces)
+
+
+def _spec(file: Path) -> Spec:
+    return msgspec.json.decode(file.read_bytes(), type=Spec)
 
 
 def _natural(path: str) -> tuple[str, int]:
