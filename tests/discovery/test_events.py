@@ -253,3 +253,52 @@ async def test_stopping_does_not_wait_for_a_wait_that_blocks(fake_nvml, until, g
         await watch.stop()
         assert not stuck.open.is_set()
         assert any(thread.name == "xid" for thread in threading.enumerate())
+
+
+async def test_a_hung_wait_is_waited_for_and_no_further_set_is_made_meanwhile(watched, gate, until, monkeypatch):
+    nvml, watch, _ = watched
+    pauses: list[float] = []
+    real = watch._pause
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(watch, "_pause", pause)
+    nvml.faults["wait"] = gate()
+    await watch.rearm()
+    await until(lambda: len(pauses) == 3)
+    assert (nvml.made("watch"), nvml.made("wait")) == (1, 1)
+
+
+async def test_a_hung_wait_that_comes_back_ends_the_pause(fake_nvml, gate, until):
+    nvml, heard = fake_nvml(1), Heard()
+    stuck = gate()
+    nvml.faults["wait"] = stuck
+    async with NvmlThread(nvml, timeout_seconds=0.1) as thread:
+        watch = XidWatch(
+            thread,
+            heard.events.append,
+            heard.troubles.append,
+            heard.unwatched.append,
+            slice_seconds=0.02,
+            first_backoff_seconds=30,
+        )
+        watch.start()
+        await watch.rearm()
+        await until(lambda: heard.troubles)
+        stuck.open.set()
+        await until(lambda: heard.troubles[1:] == [None])
+        await watch.stop()
+
+
+async def test_a_rearm_that_fails_while_an_older_set_works_is_tried_again(watched, until):
+    nvml, watch, _ = watched
+    await watch.rearm()
+    nvml.faults["watch"] = UNKNOWN
+    with pytest.raises(NvmlError):
+        await watch.rearm()
+    nvml.faults.clear()
+    failed = nvml.made("watch")
+    await until(lambda: nvml.made("watch") > failed)
+    await until(lambda: watch.trouble is None)
