@@ -1,0 +1,74 @@
+"""A daemon in this process on a simulated HGX H100, with a stand-in kubelet beside it."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuplugin.config import load
+from gpuplugin.daemon.host import Host
+from gpuplugin.daemon.service import serve
+from gpuplugin.discovery.nvml_real import RealNvml
+from gpuplugin.discovery.places import Place
+from gpuplugin.sim.host import SimulatedHost
+from gpuplugin.sim.kubelet import StandInKubelet
+from gpuplugin.sim.machine import load as load_machine
+
+GPU = "nvidia.com/gpu"
+SOON = 20  # seconds a loaded machine may take; never a claim about speed
+
+
+class Bench:
+    """One node: its simulated machine, its kubelet, and its daemon, which can be started and stopped."""
+
+    def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
+        self.folder, self.kubelet = folder, kubelet
+        self.machine = SimulatedHost(load_machine("hgx-h100"), folder / "host")
+        self.cdi = folder / "cdi" / "gpuplugin.io-gpu.json"
+
+    @property
+    def state(self):
+        return self.machine.state
+
+    @asynccontextmanager
+    async def daemon(self, **flags: str) -> AsyncIterator[None]:
+        settings = {
+            "paths-kubelet": str(self.folder),
+            "paths-cdi": str(self.folder / "cdi"),
+            "health-probe-seconds": "0.1",
+            "health-recovery-probes": "2",
+            **{name.replace("_", "-"): value for name, value in flags.items()},
+        }
+        place = Place(self.machine.root, str(self.machine.root))
+        nvml = RealNvml(self.machine.library())
+        host = Host(nvml, self.machine.root / "sys", place, place, simulated=True)
+        stop = asyncio.Event()
+        task = asyncio.create_task(serve(load(None, {}, settings), host, stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+    async def usable(self, count: int) -> None:
+        await self.kubelet.until(
+            lambda: self.kubelet.watches(GPU) and self.kubelet.allocatable(GPU) == count, SOON, f"{count} usable GPUs"
+        )
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short, since a socket's path is."""
+    made = Path(tempfile.mkdtemp(prefix="gpu"))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+async def bench(folder):
+    async with StandInKubelet(folder / "device-plugins", numa_nodes=[0, 1]) as kubelet:
+        yield Bench(folder, kubelet)

@@ -1,0 +1,206 @@
+"""The whole daemon on a simulated machine: what kubelet sees of everything that can happen to GPUs and driver."""
+
+import asyncio
+import json
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.daemon.conftest import GPU, SOON
+
+
+def lines(logs, event):
+    return [line for line in logs if line["event"] == event]
+
+
+async def until(condition, what):
+    try:
+        async with asyncio.timeout(SOON):
+            while not condition():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise TimeoutError(what) from None
+
+
+def minors(bench):
+    spec = json.loads(bench.cdi.read_text())
+    return {device["name"] for device in spec["devices"]}
+
+
+async def test_eight_gpus_are_offered_with_their_numa_nodes_and_a_document_that_names_them(bench):
+    async with bench.daemon():
+        await bench.usable(8)
+        nodes = {device.id: set(device.nodes) for device in bench.kubelet.devices(GPU)}
+        uuids = [gpu.uuid for gpu in bench.state.snapshot.gpus]
+        assert nodes == {uuid: {index // 4} for index, uuid in enumerate(uuids)}
+        assert minors(bench) == set(uuids)
+
+
+async def test_pods_get_one_numa_node_and_one_island_or_kubelets_refusal(bench):
+    async with bench.daemon():
+        await bench.usable(8)
+        first = await bench.kubelet.admit("tp4", GPU, 4)
+        second = await bench.kubelet.admit("tp4-too", GPU, 4)
+        assert (first.affinity, second.affinity) == ((0,), (1,))
+        assert not set(first.ids) & set(second.ids)
+        bench.kubelet.release("tp4")
+        bench.kubelet.release("tp4-too")
+        assert (await bench.kubelet.admit("five", GPU, 5)).reason == "TopologyAffinityError"
+
+
+async def test_an_xid_takes_its_gpu_away_and_recovery_brings_it_back(bench):
+    with capture_logs() as logs:
+        async with bench.daemon():
+            await bench.usable(8)
+            bench.state.recovery(2, 1)
+            bench.state.xid(2, 95)
+            await bench.usable(7)
+            await asyncio.sleep(0.5)
+            assert bench.kubelet.allocatable(GPU) == 7, "the driver still wants a reset"
+            bench.state.recovery(2, 0)
+            await bench.usable(8)
+    assert "XID 95" in lines(logs, "withdrawn")[0]["reason"]
+    assert lines(logs, "recovered")[0]["gpus"] == [2]
+
+
+async def test_an_applications_xid_changes_nothing(bench):
+    with capture_logs() as logs:
+        async with bench.daemon():
+            await bench.usable(8)
+            bench.state.xid(0, 31)
+            await until(lambda: lines(logs, "XID left to the application"), "the XID in the log")
+            assert bench.kubelet.allocatable(GPU) == 8
+
+
+async def test_a_lost_gpu_is_found_without_an_xid_and_hides_no_other(bench):
+    async with bench.daemon(health_disable="all"):
+        await bench.usable(8)
+        bench.state.lose(5)
+        await bench.usable(7)
+        assert len(bench.kubelet.devices(GPU)) == 8
+        bench.state.restore(5)
+        await bench.usable(8)
+
+
+async def test_a_gpu_that_is_lost_at_the_start_is_told_of_and_the_others_are_offered(bench):
+    bench.state.lose(5)
+    with capture_logs() as logs:
+        async with bench.daemon():
+            await bench.usable(7)
+            assert lines(logs, "GPU cannot be read")[0]["gpu"] == 5
+            bench.state.restore(5)
+            await bench.usable(8)
+
+
+async def test_a_driver_that_comes_late_is_waited_for_and_said_once(bench):
+    bench.state.driver(False)
+    with capture_logs() as logs:
+        async with bench.daemon():
+            await until(lambda: lines(logs, "the GPUs cannot be looked at: trying again"), "the reason in the log")
+            await asyncio.sleep(1)
+            assert bench.kubelet.resources() == ()
+            bench.state.driver(True)
+            await bench.usable(8)
+    assert len(lines(logs, "the GPUs cannot be looked at: trying again")) == 1
+
+
+async def test_a_library_of_another_version_is_named_as_such(bench):
+    bench.state.driver("mismatch")
+    with capture_logs() as logs:
+        async with bench.daemon():
+            await until(lambda: lines(logs, "the GPUs cannot be looked at: trying again"), "the reason in the log")
+    assert "version" in lines(logs, "the GPUs cannot be looked at: trying again")[0]["reason"]
+
+
+async def test_a_driver_that_goes_leaves_health_unknown_and_the_list_whole(bench):
+    async with bench.daemon(rescan_seconds="1"):
+        await bench.usable(8)
+        bench.state.driver(False)
+        bench.state.fail("nvmlSystemGetDriverVersion", 1)
+        await bench.usable(0)
+        assert len(bench.kubelet.devices(GPU)) == 8
+        bench.state.heal()
+        bench.state.driver(True)
+        await bench.usable(8)
+        bench.state.xid(1, 79)
+        await bench.usable(7)
+
+
+async def test_a_gpu_whose_node_is_missing_is_refused_with_the_reason_and_heals(bench):
+    node = next(path for path in (bench.machine.root / "dev").glob("nvidia[0-9]*"))
+    node.unlink()
+    with capture_logs() as logs:
+        async with bench.daemon():
+            await bench.usable(7)
+            reason = lines(logs, "withdrawn")[0]["reason"]
+            assert f"{node} is missing on the host" in reason
+            node.touch()
+            await bench.usable(8)
+
+
+async def test_a_document_that_cannot_be_written_withdraws_all_and_heals(bench):
+    bench.cdi.parent.write_text("a file where the folder should be")
+    with capture_logs() as logs:
+        async with bench.daemon():
+            await bench.usable(0)
+            assert str(bench.cdi.parent) in lines(logs, "withdrawn")[0]["reason"]
+            bench.cdi.parent.unlink()
+            await bench.usable(8)
+
+
+async def test_a_document_deleted_or_broken_by_hand_is_written_again_with_the_next_look(bench):
+    async with bench.daemon(rescan_seconds="1"):
+        await bench.usable(8)
+        good = bench.cdi.read_text()
+        bench.cdi.unlink()
+        await until(bench.cdi.exists, "the document is back")
+        bench.cdi.write_text("{}")
+        await until(lambda: bench.cdi.read_text() == good, "the document is mended")
+
+
+async def test_a_hung_call_costs_one_gpu(bench):
+    async with bench.daemon():
+        await bench.usable(8)
+        bench.state.hang("nvmlDeviceGetMemoryInfo", 3)
+        bench.state.hang("nvmlDeviceGetMemoryInfo_v2", 3)
+        bench.state.hang("nvmlDeviceGetFieldValues", 3)
+        try:
+            await bench.usable(7)
+            assert (await bench.kubelet.admit("pod", GPU, 4)).admitted
+        finally:
+            bench.state.heal()
+        await bench.usable(8)
+
+
+async def test_a_gpu_unplugged_and_plugged_is_followed(bench):
+    async with bench.daemon(rescan_seconds="1"):
+        await bench.usable(8)
+        gone = bench.machine.unplug(7)
+        await until(lambda: len(bench.kubelet.devices(GPU)) == 7, "seven devices")
+        bench.machine.plug(gone)
+        await bench.usable(8)
+
+
+async def test_kubelet_restarts_do_not_disturb_what_is_known(bench):
+    async with bench.daemon():
+        await bench.usable(8)
+        bench.state.lose(0)
+        await bench.usable(7)
+        for _ in range(3):
+            await bench.kubelet.restart()
+            await bench.usable(7)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
+async def test_stopped_at_any_moment_it_ends_and_leaves_no_socket(bench, moment):
+    async with bench.daemon():
+        await asyncio.sleep(moment)
+    assert list((bench.folder / "device-plugins").glob("gpuplugin-*")) == []
+
+
+async def test_after_a_stop_the_next_daemon_finds_everything_in_order(bench):
+    for _ in range(3):
+        async with bench.daemon():
+            await bench.usable(8)
+            written = bench.cdi.stat().st_mtime_ns
+        assert bench.cdi.stat().st_mtime_ns == written
