@@ -1,4 +1,4 @@
-"""What NVML's numbers and texts mean: return codes, architectures, MIG profile names, fabric UUIDs.
+"""What NVML's numbers and texts mean: return codes, architectures, MIG profile names, fabrics.
 
 Apart from `nvml_real`, because all of it is pure: it is tested with tables, without a library or a double of one.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
+from gpuplugin.discovery.nvml import RecoveryAction
 from gpuplugin.errors import GpuLost, NvmlError, NvmlNotSupported, NvmlUnavailable
+from gpuplugin.model.inventory import Fabric, FabricState
 
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -123,9 +125,34 @@ def cuda_version(number: int) -> tuple[int, int]:
     return number // 1000, number % 1000 // 10
 
 
-def fabric_cluster(raw: bytes) -> str:
-    """A fabric's cluster UUID, 16 bytes in the order they are written, as text in lower case."""
-    return str(UUID(bytes=raw))
+def fabric(state: int, cluster: bytes, clique: int, status: int, health: int | None) -> Fabric | None:
+    """Take nvmlGpuFabricInfo's fields; None for a state of a driver that knows more of them than we do.
+
+    cluster: 16 bytes in the order they are written · health: nvmlGpuFabricInfo_v2's healthMask.
+    """
+    try:
+        return Fabric(FabricState(state), str(UUID(bytes=cluster)), clique, status, health)
+    except ValueError:
+        return None
+
+
+def recovery_action(call: str, code: int, action: int) -> RecoveryAction | None:
+    """Take field 230 as `call` gave it, with its own return code. None where the driver does not have it.
+
+    Raises what the code stands for, and NvmlError for an action that we do not know: something is wrong with the GPU.
+    """
+    if code == INVALID_ARGUMENT:  # from a driver before this field
+        return None
+    if code:
+        error = typed_error(call, code)
+        if isinstance(error, NvmlNotSupported):
+            return None
+        raise error
+    try:
+        return RecoveryAction(action)
+    except ValueError:
+        text = f"the driver wants recovery action {action}, which this version of gpuplugin does not know"
+        raise NvmlError(call, UNKNOWN, text) from None
 
 
 def profile_in_name(device_name: str) -> str | None:

@@ -23,7 +23,7 @@ from gpuplugin.discovery.nvml import GpuReading, NvLinkEnd, Probe, RecoveryActio
 from gpuplugin.errors import GpuLost, NvmlError, NvmlHung, NvmlNotSupported, NvmlUnavailable
 from gpuplugin.model.health import XidEvent
 from gpuplugin.model.ids import GpuUuid, MigUuid, PciAddress, pci_address
-from gpuplugin.model.inventory import Driver, Fabric, FabricState, MigDevice, MigMode, MigPlacement
+from gpuplugin.model.inventory import Driver, Fabric, MigDevice, MigMode, MigPlacement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,7 +32,6 @@ LIBRARY = "libnvidia-ml.so.1"
 
 _LINGER_SECONDS = 2.0
 _NO_INSTANCE = 0xFFFFFFFF
-_LONGEST_WAIT_MS = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ class RealNvml:
             if self._watch is not None:
                 self._outdated.append(self._watch.events)
             self._watch = _Watch(events, gpus)
-        self._free_outdated()
+        self._free_outdated(waiting=0)
         return failed
 
     def wait(self, seconds: float) -> XidEvent | None:
@@ -165,22 +164,20 @@ class RealNvml:
         with self._waits:
             watch = self._watch
             if watch is None:
-                raise NvmlUnavailable(
-                    "nvmlEventSetWait_v2", decode.UNINITIALIZED, "no GPU is watched; call watch first"
-                )
+                raise NvmlUnavailable("nvmlEventSetWait_v2", decode.UNINITIALIZED, "nothing watched: call watch first")
             self._waiting += 1
         try:
-            data = _ask("nvmlEventSetWait_v2", watch.events, min(math.ceil(seconds * 1000), _LONGEST_WAIT_MS))
-            return _xid_event(data, watch.gpus)
+            milliseconds = math.ceil(max(seconds, 0) * 1000)
+            return _xid_event(_ask("nvmlEventSetWait_v2", watch.events, milliseconds), watch.gpus)
         except NvmlError as error:
             if error.code == decode.TIMEOUT or self._watch is not watch:
                 return None
             raise
         finally:
+            self._free_outdated(waiting=1)
             with self._waits:
                 self._waiting -= 1
                 self._waits.notify_all()
-            self._free_outdated()
 
     def _load(self) -> object:
         if self._library is not None and not isinstance(self._library, Path):
@@ -220,10 +217,10 @@ class RealNvml:
                 gpus[_address(handle)] = uuid
         return gpus, failed
 
-    def _free_outdated(self) -> None:
-        """Free event sets that a newer one has replaced, once no wait can be in them."""
+    def _free_outdated(self, waiting: int) -> None:
+        """Free event sets that a newer one has replaced, unless more than `waiting` waits may still be in them."""
         with self._waits:
-            if self._waiting:
+            if self._waiting > waiting:
                 return
             outdated, self._outdated = self._outdated, []
         _free(outdated)
@@ -302,19 +299,7 @@ def _recovery(handle: Any) -> RecoveryAction | None:
     values = _ask_if_supported(call, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if values is None:
         return None
-    value = values[0]
-    if value.nvmlReturn == decode.INVALID_ARGUMENT:  # a driver from before this field
-        return None
-    if value.nvmlReturn:
-        error = decode.typed_error(call, value.nvmlReturn)
-        if isinstance(error, NvmlNotSupported):
-            return None
-        raise error
-    try:
-        return RecoveryAction(value.value.uiVal)
-    except ValueError:
-        text = f"the driver wants recovery action {value.value.uiVal}, which this version of gpuplugin does not know"
-        raise NvmlError(call, decode.UNKNOWN, text) from None
+    return decode.recovery_action(call, values[0].nvmlReturn, values[0].value.uiVal)
 
 
 def _mig_mode(handle: Any) -> MigMode | None:
@@ -376,17 +361,8 @@ def _fabric(handle: Any) -> Fabric | None:
         health = False
         if _ask_if_supported("nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None:
             return None
-    try:
-        state = FabricState(info.state)
-    except ValueError:  # from a driver that knows more states than we do
-        return None
-    return Fabric(
-        state=state,
-        cluster=decode.fabric_cluster(bytes(info.clusterUuid)),
-        clique=info.cliqueId,
-        status=info.status,
-        health=info.healthMask if health else None,
-    )
+    mask = info.healthMask if health else None
+    return decode.fabric(info.state, bytes(info.clusterUuid), info.cliqueId, info.status, mask)
 
 
 def _nvlinks(handle: Any) -> Iterator[NvLinkEnd]:

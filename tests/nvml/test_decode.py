@@ -7,6 +7,7 @@ import pytest
 
 from gpuplugin.discovery import nvml_decode as decode
 from gpuplugin.errors import GpuLost, NvmlError, NvmlNotSupported, NvmlUnavailable
+from gpuplugin.model.inventory import Fabric, FabricState
 
 KINDS = {
     **dict.fromkeys((1, 9, 12, 18), NvmlUnavailable),
@@ -99,4 +100,19 @@ def test_cuda_versions(number, version):
 
 
 def test_the_fabrics_uuid_is_written_in_the_order_of_its_bytes():
-    assert decode.fabric_cluster(bytes(range(16))) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    fabric = decode.fabric(3, bytes(range(16)), 4, 0, None)
+    assert fabric == Fabric(FabricState.COMPLETED, "00010203-0405-0607-0809-0a0b0c0d0e0f", 4, 0)
+
+
+def test_a_fabric_state_that_nobody_knows_yet_is_none():
+    assert decode.fabric(4, bytes(16), 0, 0, None) is None
+
+
+@pytest.mark.parametrize("code", [2, 3, 13, 25])
+def test_a_driver_without_recovery_actions(code):
+    assert decode.recovery_action("nvmlDeviceGetFieldValues", code, 0) is None
+
+
+def test_a_recovery_action_that_could_not_be_read():
+    with pytest.raises(GpuLost):
+        decode.recovery_action("nvmlDeviceGetFieldValues", 15, 0)

@@ -484,6 +484,14 @@ static void *find_by_bus_id(const char *bus_id)
     return NULL;
 }
 
+static nvmlReturn_t enter_index(unsigned int index, struct target *at)
+{
+    pthread_mutex_lock(&library.lock);
+    if (!library.users)
+        return NVML_ERROR_UNINITIALIZED;
+    return prepare("nvmlDeviceGetHandleByIndex", encode(DEVICE, index, 0, 0), DEVICE, at);
+}
+
 static nvmlReturn_t enter_found(const char *call, void *(*find)(const char *), const char *key, struct target *at)
 {
     pthread_mutex_lock(&library.lock);
@@ -500,8 +508,8 @@ static nvmlReturn_t give_found(const struct target *at, nvmlDevice_t *device)
     return mig ? give_handle(encode(MIG_DEVICE, mig->gpu, mig->gi, mig->ci), device) : give_device(at->gpu, device);
 }
 
-DEFINE(nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t *device),
-       enter("nvmlDeviceGetHandleByIndex", encode(DEVICE, index, 0, 0), DEVICE, &at), give_device(at.gpu, device))
+DEFINE(nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t *device), enter_index(index, &at),
+       give_device(at.gpu, device))
 DEFINE(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *device),
        enter_found("nvmlDeviceGetHandleByUUID", find_by_uuid, uuid, &at), give_found(&at, device))
 DEFINE(nvmlDeviceGetHandleByPciBusId_v2, (const char *bus_id, nvmlDevice_t *device),
