@@ -34,7 +34,7 @@ Simulate = Annotated[
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; returns the exit status. What goes wrong is one line on standard error."""
+    """Run one command; returns the exit status. What goes wrong is a line each on standard error."""
     try:
         status = app(args=list(arguments), prog_name="gpuplugin", standalone_mode=False)
     except typer.TyperException as error:
@@ -43,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         typer.echo(message if "\n" in message else f"gpuplugin: {message} See `gpuplugin --help`.", err=True)
         return error.exit_code
     except GpuPluginError as error:
-        typer.echo(f"gpuplugin: {error}", err=True)
+        for line in str(error).splitlines():
+            typer.echo(f"gpuplugin: {line}", err=True)
         return 1
     except typer.Abort:  # Ctrl-C
         raise KeyboardInterrupt from None

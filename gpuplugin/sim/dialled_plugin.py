@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterator
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator
     from pathlib import Path
 
 DIAL_SECONDS = 10.0
@@ -26,9 +27,9 @@ class Refused(Exception):
 
 
 class DialledPlugin:
-    """One plugin that has registered. trace: gets a line for each call, before it is made."""
+    """One plugin that has registered. trace: takes a line for each call, before it is made."""
 
-    def __init__(self, resource: str, socket: Path, trace: list[Call]) -> None:
+    def __init__(self, resource: str, socket: Path, trace: Callable[[Call], None]) -> None:
         self.resource, self.socket, self._trace = resource, socket, trace
         # A pool of its own: a socket that was replaced is dialled at once, with no back-off kept from the one before.
         self._channel = grpc.aio.insecure_channel(
@@ -101,7 +102,7 @@ class DialledPlugin:
 
     def _note(self, call: str, **facts: object) -> Call:
         line: Call = {"call": call, "resource": self.resource, **facts}
-        self._trace.append(line)
+        self._trace(line)
         return line
 
 
@@ -113,4 +114,10 @@ def _refusals(call: Call, prefix: str = "") -> Iterator[None]:
     except grpc.aio.AioRpcError as error:
         code = "".join(part.capitalize() for part in error.code().name.split("_"))
         call["error"] = f"rpc error: code = {code} desc = {error.details()}"
+        raise Refused(prefix + call["error"]) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        call["error"] = "rpc error: code = Canceled desc = grpc: the client connection is closing"
         raise Refused(prefix + call["error"]) from None

@@ -277,7 +277,7 @@ class StandInKubelet:
     async def _register(self, request: api.RegisterRequest) -> str:
         """Take a registration; returns why not, or an empty text."""
         call: Call = {"call": "Register", "resource": request.resource_name}
-        self.trace.append(call)
+        self._note(call)
         error = self.refuse or ""
         if not error and request.version != API_VERSION:
             error = f"requested API version {request.version!r} is not supported by kubelet. Supported: [{API_VERSION}]"
@@ -288,7 +288,7 @@ class StandInKubelet:
         return error
 
     async def _connect(self, resource: str, socket: Path) -> str:
-        plugin = DialledPlugin(resource, socket, self.trace)
+        plugin = DialledPlugin(resource, socket, self._note)
         error = await plugin.dial()
         known = self._resources.setdefault(resource, _Resource()) if not error else _Resource()
         if socket in known.endpoints:
@@ -340,6 +340,10 @@ class StandInKubelet:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await plugin.close()
+
+    def _note(self, call: Call) -> None:
+        self.trace.append(call)
+        self._notify()
 
     def _notify(self) -> None:
         self._changed.set()

@@ -120,6 +120,20 @@ async def test_the_shells_settings_are_not_the_demos(tmp_path, monkeypatch):
                 await asyncio.sleep(0.02)
 
 
+def test_what_failed_comes_after_the_daemons_log(cli, monkeypatch):
+    async def fails(_):
+        raise DemoFailed("registration", "not within 15 s", "info: starting\nwarning: not registered")
+
+    monkeypatch.setattr("gpuplugin.cli.demo._Demo.run", fails)
+    ran = cli("demo", "--machine", "vm-flat")
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.splitlines() == [
+        "info: starting",
+        "warning: not registered",
+        "gpuplugin: the demo stopped at: registration: not within 15 s; above is the end of the daemon's log",
+    ]
+
+
 def test_an_unknown_machine_is_one_line(cli):
     ran = cli("demo", "--machine", "nonsense")
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)

@@ -159,6 +159,24 @@ def test_columns_that_say_nothing_are_left_out_and_colour_is_no_part_of_the_text
     assert page.text() == "        a  b\nx       1  2\nlonger\n"
 
 
+def test_a_terminal_gets_colour_and_lines_that_are_left_whole(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    page = Page()
+    page.line(Cell("GPU", "bold"), " [not markup] ", "x" * 200)
+    page.show()
+    assert capsys.readouterr().out == f"\x1b[1mGPU\x1b[0m [not markup] {'x' * 200}\n"
+
+
+def test_wrong_settings_are_a_line_each(cli, monkeypatch):
+    monkeypatch.setenv("GPUPLUGIN_LOG_LEVEL", "loud")
+    monkeypatch.setenv("GPUPLUGIN_NONSENSE", "1")
+    ran = cli("inventory")
+    assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 2)
+    assert all(line.startswith("gpuplugin: environment GPUPLUGIN_") for line in ran.err.splitlines())
+
+
 def test_a_table_without_rows_is_nothing():
     page = Page()
     page.table(("a",), [])

@@ -26,6 +26,8 @@ class Plugin(rpc.DevicePluginServicer):
         self.devices, self.preferred = dict(devices), preferred
         self.change = asyncio.Event()
         self.refuse = ""
+        self.may_allocate = asyncio.Event()
+        self.may_allocate.set()
         self.server = None
 
     async def start(self):
@@ -73,6 +75,7 @@ class Plugin(rpc.DevicePluginServicer):
         return response
 
     async def Allocate(self, request, context):  # noqa: N802
+        await self.may_allocate.wait()
         if self.refuse:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refuse)
         response = api.AllocateResponse()
@@ -205,6 +208,31 @@ async def test_what_the_plugin_refuses_reaches_the_pod_and_holds_nothing(kubelet
     )
     assert kubelet.held(GPU) == {}
     assert len(kubelet.free(GPU)) == 8
+
+
+async def test_a_connection_that_ends_under_a_call_refuses_the_pod(kubelet, plugin):
+    plugin.may_allocate.clear()
+    admitting = asyncio.create_task(kubelet.admit("p", GPU, 4))
+    await kubelet.until(lambda: bool(calls(kubelet, "Allocate")), 5, "the call")
+    await kubelet.drop_streams(GPU)
+    admission = await admitting
+    plugin.may_allocate.set()
+    assert admission.message == (
+        "Allocate failed due to rpc error: code = Canceled desc = grpc: the client connection is closing, "
+        "which is unexpected"
+    )
+    assert kubelet.held(GPU) == {}
+
+
+async def test_an_admission_can_be_cancelled(kubelet, plugin):
+    plugin.may_allocate.clear()
+    admitting = asyncio.create_task(kubelet.admit("p", GPU, 4))
+    await kubelet.until(lambda: bool(calls(kubelet, "Allocate")), 5, "the call")
+    admitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await admitting
+    plugin.may_allocate.set()
+    assert (await kubelet.admit("p", GPU, 4)).admitted
 
 
 async def test_a_pod_is_admitted_once(kubelet, plugin):
