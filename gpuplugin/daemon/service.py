@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+CLOSING_SECONDS = 2.0
+"""How long NVML may take to shut down; a hung call of it must not keep the daemon from ending."""
+
 
 async def serve(config: Config, host: Host, stop: asyncio.Event) -> None:
     """Run until `stop` is set, then take everything back that should not outlive us."""
@@ -41,8 +45,10 @@ async def serve(config: Config, host: Host, stop: asyncio.Event) -> None:
         plugins.close()
         for task in running:
             task.cancel()
+        with suppress(TimeoutError, NvmlError):
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await thread.call(host.nvml.close)
     node.close()
-    host.nvml.close()
 
 
 async def _listen(node: Node, thread: NvmlThread) -> None:

@@ -204,3 +204,13 @@ async def test_after_a_stop_the_next_daemon_finds_everything_in_order(bench):
             await bench.usable(8)
             written = bench.cdi.stat().st_mtime_ns
         assert bench.cdi.stat().st_mtime_ns == written
+
+
+async def test_a_hung_nvml_does_not_keep_the_daemon_from_ending(bench):
+    async with bench.daemon():
+        await bench.usable(8)
+        bench.state.hang("nvmlShutdown")
+        bench.state.hang("nvmlDeviceGetMemoryInfo")
+        ending = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - ending < SOON
+    bench.state.heal()
