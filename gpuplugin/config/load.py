@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PREFIX = "GPUPLUGIN_"
 _OTHERS = frozenset({"GPUPLUGIN_NVML_STATE", "GPUPLUGIN_NVML_DEV"})
 """Ours as well, but read by a stand-in for NVML and not by us."""
+_FOR_TESTS = f"{PREFIX}TEST_"
+"""What the project's own tests are told by; a daemon that they start inherits it."""
 _SERVICE_LINK = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 """What Kubernetes puts into every container of a namespace that has a Service whose name begins with gpuplugin."""
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
@@ -88,9 +90,10 @@ def _environment(reading: Reading, environ: Mapping[str, str]) -> None:
         _take(reading, setting, {f"environment {name}": value for name, value in found.items()})
     known = {name for setting in SETTINGS for name in setting.env} | _OTHERS
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known and not _is_service_link(name, environ[name]):
-            ours = tuple(sorted(other for other in known - _OTHERS if other.startswith(PREFIX)))
-            _unknown(reading, f"environment {printable(clip(name))}", name, ours, "the variables")
+        ours = name.startswith(PREFIX) and not name.startswith(_FOR_TESTS)
+        if ours and name not in known and not _is_service_link(name, environ[name]):
+            names = tuple(sorted(other for other in known - _OTHERS if other.startswith(PREFIX)))
+            _unknown(reading, f"environment {printable(clip(name))}", name, names, "the variables")
 
 
 def _is_service_link(name: str, value: str) -> bool:

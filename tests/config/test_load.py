@@ -206,3 +206,7 @@ def test_a_file_that_spells_out_the_references_defaults_loads(tmp_path):
 def test_a_file_shared_with_feature_discovery_loads_when_it_asks_for_nothing_new(tmp_path):
     gfd = "  gfd: {oneshot: false, noTimestamp: false, sleepInterval: 1m, outputFile: null}\n"
     assert load(written(tmp_path, SPELLED_OUT + gfd), {}, {}).flags.gfd.sleep_interval == "1m"
+
+
+def test_variables_of_the_projects_tests_are_no_settings():
+    assert load(None, {"GPUPLUGIN_TEST_MORE": "1"}, {}) == Config()
