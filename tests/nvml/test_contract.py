@@ -5,11 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from concurrent.futures import wait as wait_for
+from ctypes import CDLL
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpuplugin.discovery.nvml import GpuReading, NvLinkEnd, Probe, RecoveryAction
+from gpuplugin.discovery.nvml_real import RealNvml
 from gpuplugin.errors import GpuLost, NvmlError, NvmlNotSupported, NvmlUnavailable
 from gpuplugin.model.health import XidEvent
 from gpuplugin.model.ids import pci_address
@@ -352,9 +355,20 @@ def test_a_probe_of_nobody(rig):
 
 
 def test_a_probe_does_not_touch_other_gpus(rig):
+    """As a look-up by UUID would, in the real library."""
     uuid = rig.nvml.gpu(1).uuid
     rig.state.hang("nvmlDeviceGetUUID", gpu=0)
+    rig.state.hang("nvmlDeviceGetHandleByUUID")
     assert rig.meanwhile(rig.nvml.probe, uuid).result(SOON) == Probe(RecoveryAction.NONE)
+
+
+def test_a_probe_after_reopening_does_not_take_another_gpu_for_this_one(rig):
+    moved, lost = rig.nvml.gpu(1).uuid, rig.nvml.gpu(2).uuid
+    rig.nvml.close()
+    rig.state.update(2, uuid=moved)
+    rig.state.update(1, uuid=lost, lost=True)
+    rig.nvml.open()
+    assert rig.nvml.probe(moved) == Probe(RecoveryAction.NONE)
 
 
 # -- MIG
@@ -562,6 +576,44 @@ def test_a_watch_that_fails_keeps_the_one_before(rig):
         rig.nvml.watch()
     rig.state.xid(0, 43)
     assert rig.nvml.wait(SOON).xid == 43
+
+
+def test_watches_that_fail_use_nothing_up(rig):
+    rig.state.fail("nvmlDeviceGetCount", 999, times=100)
+    for _ in range(100):
+        with pytest.raises(NvmlError):
+            rig.nvml.watch()
+    assert rig.nvml.watch() == {}
+
+
+def test_a_watch_that_is_no_use_raises(rig):
+    rig.state.fail("nvmlDeviceGetUUID", 1)
+    with pytest.raises(NvmlUnavailable):
+        rig.nvml.watch()
+
+
+def test_an_event_set_is_never_freed_while_a_wait_is_in_it(make_rig):
+    rig = make_rig()
+    frees = []
+
+    class Watched:
+        """The double or the stand-in, with frees noted."""
+
+        def __getattr__(self, name):
+            if name == "nvmlEventSetFree":
+                frees.append(name)
+            return getattr(library, name)
+
+    library = CDLL(str(rig.library)) if isinstance(rig.library, Path) else rig.library
+    nvml = RealNvml(Watched())
+    nvml.open()
+    nvml.watch()
+    waiting = rig.meanwhile(nvml.wait, 3600)
+    assert not wait_for([waiting], timeout=BLOCKED).done
+    nvml.watch()
+    nvml.close()
+    assert waiting.result(SOON) is None
+    assert frees == []
 
 
 def test_how_long_an_xid_takes(rig, request):
