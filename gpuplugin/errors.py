@@ -18,6 +18,14 @@
     │   └── CdiUnwritable         the document could not be put where runtimes look; carries the path
     ├── RegistrationError         kubelet could not be reached or refused us
     ├── SocketError               our socket's folder is missing or not writable
+    ├── KubeError                 the API server could not be asked, or said no; carries verb, resource and name
+    │   ├── KubeUnavailable       no connection, no answer in time, or it is overloaded: try again later
+    │   ├── KubeForbidden         our credentials do not allow it; the text has the rule that is missing
+    │   ├── KubeNotFound          there is no such object
+    │   ├── KubeConflict          the object is there already, or was changed since we read it: read it again
+    │   ├── KubeInvalid           the object breaks the API's rules; trying again is of no use
+    │   └── KubeGone              what we last saw is too old to go on from: list again
+    ├── KubeUnconfigured          neither a service account nor a kubeconfig says where the API server is
     ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
         ├── UnknownDevice         the id is none of ours
@@ -140,6 +148,61 @@ class RegistrationError(GpuPluginError):
 
 class SocketError(GpuPluginError):
     """The folder for our socket cannot be used; the text names it and what to do."""
+
+
+class KubeError(GpuPluginError):
+    """A call of the Kubernetes API failed.
+
+    verb: as in RBAC (``get``, ``create``) · resource: ``resourceslices.resource.k8s.io`` · name: the object, with its
+    namespace in front where it has one; empty for a list.
+    """
+
+    def __init__(self, verb: str, resource: str, name: str, why: str) -> None:
+        self.verb, self.resource, self.name, self.why = verb, resource, name, why
+        super().__init__(f"{verb} {resource}{f' {name}' if name else ''}: {why}")
+
+
+class KubeUnavailable(KubeError):
+    """The API server does not answer, or not now. Nothing is known of what became of a write."""
+
+
+class KubeForbidden(KubeError):
+    """The API server does not let us. `status` is 401 (it does not know us) or 403 (it knows us, and refuses)."""
+
+    def __init__(self, verb: str, resource: str, name: str, status: int, why: str) -> None:
+        self.status = status
+        kind, _, group = resource.partition(".")
+        advice = (
+            "the token or certificate is not accepted: look at the service account"
+            if status == 401  # noqa: PLR2004 - HTTP's own number
+            else f"needed is an RBAC rule with apiGroups [{group!r}], resources [{kind!r}], verbs [{verb!r}], and an "
+            "admission policy that lets it pass"
+        )
+        super().__init__(verb, resource, name, f"{why}; {advice}")
+
+
+class KubeNotFound(KubeError):
+    """There is no such object."""
+
+
+class KubeConflict(KubeError):
+    """Somebody was faster. `exists`: the object to create is there already; else it has changed since it was read."""
+
+    def __init__(self, verb: str, resource: str, name: str, why: str, *, exists: bool) -> None:
+        self.exists = exists
+        super().__init__(verb, resource, name, why)
+
+
+class KubeInvalid(KubeError):
+    """The API server refuses the object or the request as wrong; `why` has its list of what is."""
+
+
+class KubeGone(KubeError):
+    """The version to go on from is no longer kept: only a new list helps."""
+
+
+class KubeUnconfigured(GpuPluginError):
+    """Nothing says where the API server is and who we are; the text says what was looked at."""
 
 
 class DemoFailed(GpuPluginError):
