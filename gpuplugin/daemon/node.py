@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpuplugin.daemon.wakeup import Wakeup
-from gpuplugin.deviceplugin.latest import Latest
 from gpuplugin.discovery.nvml import RecoveryAction
 from gpuplugin.discovery.observe import observe
 from gpuplugin.errors import GpuLost, NvmlError, NvmlUnavailable, ObserveError
 from gpuplugin.model.xid import describe
 from gpuplugin.plan.desired import whole_gpus
 from gpuplugin.plan.health import Finding, Health, Recovery, after_probe, after_xid, forget
+from gpuplugin.serving.latest import Latest
 from gpuplugin.topology.allocate import Tables
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import grpc.aio
 import structlog
 
 from gpuplugin.deviceplugin.server import DevicePlugin, options
-from gpuplugin.deviceplugin.socket import Identity, ListeningSocket, identity
 from gpuplugin.errors import RegistrationError, SocketError
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
+from gpuplugin.serving.socket import Identity, ListeningSocket, identity
 
 if TYPE_CHECKING:
     from pathlib import Path

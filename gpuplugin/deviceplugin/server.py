@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
-from gpuplugin.deviceplugin.latest import Latest
 from gpuplugin.deviceplugin.response import container_response, device_list
 from gpuplugin.errors import AllocationError, DeviceUnavailable, UnknownDevice
 from gpuplugin.model.ids import DeviceId
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
+from gpuplugin.serving.latest import Latest
 from gpuplugin.topology.choice import Chooser
 from gpuplugin.topology.explain import explain
 from gpuplugin.topology.graph import mask_of

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from gpuplugin.deviceplugin.registration import Registered
 from gpuplugin.deviceplugin.server import DevicePlugin, Offer
-from gpuplugin.deviceplugin.socket import ListeningSocket
+from gpuplugin.serving.socket import ListeningSocket
 from gpuplugin.sim.kubelet import StandInKubelet
 from tests.deviceplugin.conftest import GPU, KIND, changed, resource, serving
 

@@ -1,0 +1,1 @@
+"""What both servers towards kubelet stand on, device plugin and DRA: sockets, and values that streams follow."""
