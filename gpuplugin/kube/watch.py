@@ -18,7 +18,7 @@ import msgspec
 from gpuplugin.errors import KubeError, KubeGone
 from gpuplugin.kube.backoff import Backoff
 from gpuplugin.kube.kinds import key
-from gpuplugin.kube.objects import Meta, Object, Status, WatchEvent
+from gpuplugin.kube.objects import ListMeta, Object, Status, WatchEvent
 from gpuplugin.kube.refusals import Call
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from gpuplugin.kube.client import Kube
     from gpuplugin.kube.kinds import Kind
+    from gpuplugin.kube.objects import Meta
 
 T = TypeVar("T", bound=Object)
 
@@ -44,7 +45,7 @@ class Seen(Generic[T]):
 
 
 class _Headed(Object, frozen=True):
-    metadata: Meta
+    metadata: ListMeta
 
 
 @dataclass(slots=True)
