@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cdi.names import FILE_PREFIX, file_name
+from cdi.names import CLAIM_PREFIX, FILE_PREFIX, file_name
 from cdi.spec import encode
 from cdi.validate import validate
 from gpuplugin.errors import CdiUnwritable
@@ -91,14 +91,15 @@ def write(folder: Path, name: str, content: bytes) -> bool:
 def prune(folder: Path, keep: Collection[str], prefix: str = FILE_PREFIX) -> tuple[Path, ...]:
     """Remove documents of ours that are not in `keep`, and temporary files of ours that were abandoned.
 
-    Ours is what has a name that starts with `prefix` and ends in .json, as a regular file. A folder that is not there
-    is clean. Raises CdiUnwritable. Returns the documents that were removed.
+    Ours is what has a name that starts with `prefix` and ends in .json, as a regular file. Claims' files are spared
+    unless `prefix` is theirs: they come and go with claims alone. A folder that is not there is clean.
+    Raises CdiUnwritable. Returns the documents that were removed.
     """
     removed: list[Path] = []
     try:
         with os.scandir(folder) as entries:
             ours = sorted(
-                (entry for entry in entries if entry.name.removeprefix(".").startswith(prefix)),
+                (entry for entry in entries if _is_ours(entry.name.removeprefix("."), prefix)),
                 key=lambda one: one.name,
             )
         for entry in ours:
@@ -117,6 +118,10 @@ def prune(folder: Path, keep: Collection[str], prefix: str = FILE_PREFIX) -> tup
     except OSError as error:
         raise _unwritable(folder, error) from error
     return tuple(removed)
+
+
+def _is_ours(name: str, prefix: str) -> bool:
+    return name.startswith(prefix) and (prefix.startswith(CLAIM_PREFIX) or not name.startswith(CLAIM_PREFIX))
 
 
 def _holds(path: Path, content: bytes) -> bool:

@@ -24,6 +24,7 @@ class Host:
 
     nvml: Nvml
     sysfs: Path
+    proc: Path
     driver_root: Place
     dev_root: Place
     simulated: bool = False
@@ -38,6 +39,7 @@ def real(config: Config) -> Host:
     return Host(
         nvml=RealNvml(None if driver_root.here == Path("/") else nvml_library(driver_root)),
         sysfs=Path(config.paths.sysfs),
+        proc=Path(config.paths.proc),
         driver_root=driver_root,
         dev_root=Place(Path(dev_root), dev_root),
     )
@@ -59,4 +61,4 @@ def simulated(machine: str, folder: Path) -> Host:
 
     host = SimulatedHost(load(machine), folder)
     root = Place(host.root, str(host.root))
-    return Host(RealNvml(host.library()), host.root / "sys", root, root, simulated=True)
+    return Host(RealNvml(host.library()), host.root / "sys", host.root / "proc", root, root, simulated=True)

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cdi import writer
-from cdi.build import Options, build, verify
+from cdi.build import Options, build, without_missing
 from cdi.names import KIND, file_name
 from gpuplugin.discovery.driver_root import DriverRootSearch
 from gpuplugin.errors import CdiError
+from gpuplugin.model.driver_root import Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
-    from gpuplugin.model.ids import GpuUuid
+    from gpuplugin.model.ids import DeviceUuid
     from gpuplugin.model.inventory import Inventory
 
 log = structlog.get_logger()
@@ -36,33 +37,32 @@ class Injection:
         self._wanted = "cdi-cri" in config.flags.plugin.device_list_strategy
         self._folder = Path(config.paths.cdi)
         self._options = Options(stand_ins=host.simulated)
-        self._search = DriverRootSearch(host.driver_root, host.dev_root, host.sysfs)
+        self._search = DriverRootSearch(host.driver_root, host.dev_root, host.sysfs, host.proc)
+        self._beside = _beside(config)
         self._said: frozenset[str] = frozenset()
 
-    async def publish(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
-        """Bring the document up to date; returns the GPUs that no container can be given, with the reason."""
+    async def publish(self, inventory: Inventory) -> Mapping[DeviceUuid, str]:
+        """Bring the document up to date; returns what no container can be given, with the reason."""
         if not self._wanted:
             return {}
         return await asyncio.to_thread(self._publish, inventory)
 
-    def _publish(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
-        root = self._search.look(inventory.driver.version, (gpu.pci for gpu in inventory.gpus))
+    def _publish(self, inventory: Inventory) -> Mapping[DeviceUuid, str]:
+        root = self._search.look(inventory.driver.version, inventory.gpus, self._beside)
         built = build(inventory.gpus, root, options=self._options)
-        missing = verify(built.spec, self._search.exists) if built.spec else ()
-        if missing:
-            reason = f"{', '.join(missing)} went away while looking at the driver's files"
-            return {gpu.uuid: built.refused.get(gpu.uuid, reason) for gpu in inventory.gpus}
+        spec, gone = without_missing(built.spec, self._search.exists) if built.spec else (None, {})
+        refused = {uuid: built.refused.get(uuid) or gone.get(uuid) for uuid in _devices(inventory)}
         try:
-            published = writer.publish(self._folder, [built.spec] if built.spec else [])
+            published = writer.publish(self._folder, [spec] if spec else [])
         except CdiError as error:
-            return {gpu.uuid: str(error) for gpu in inventory.gpus}
+            return dict.fromkeys(refused, str(error))
+        names = [device.name for device in spec.devices] if spec else []
         for path in published.written:
-            log.info("CDI document written", path=str(path), devices=len(built.spec.devices) if built.spec else 0)
+            log.info("CDI document written", path=str(path), devices=len(names))
         for path in published.pruned:
             log.info("CDI document removed", path=str(path))
-        names = [device.name for device in built.spec.devices] if built.spec else []
         self._say((*root.warnings, *self._conflicts(names)))
-        return built.refused
+        return {uuid: reason for uuid, reason in refused.items() if reason is not None}
 
     def _conflicts(self, names: list[str]) -> tuple[str, ...]:
         from cdi.conflicts import conflicts  # noqa: PLC0415 - PyYAML, which nothing else of the daemon may need
@@ -75,3 +75,14 @@ class Injection:
             if text not in self._said:
                 log.warning("CDI", reason=text)
         self._said = frozenset(texts)
+
+
+def _beside(config: Config) -> Wanted:
+    flags, imex = config.flags, config.imex
+    return Wanted(flags.gdrcopy_enabled, flags.gds_enabled, flags.mofed_enabled, imex.channel_ids, imex.required)
+
+
+def _devices(inventory: Inventory) -> Iterator[DeviceUuid]:
+    for gpu in inventory.gpus:
+        yield gpu.uuid
+        yield from (device.uuid for device in gpu.mig_devices)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuplugin.discovery.nvml_thread import NvmlThread
     from gpuplugin.discovery.sysfs import Sysfs
     from gpuplugin.model.health import XidEvent
-    from gpuplugin.model.ids import GpuUuid
+    from gpuplugin.model.ids import DeviceUuid, GpuUuid
     from gpuplugin.model.inventory import Inventory
 
 log = structlog.get_logger()
@@ -55,7 +55,7 @@ class Node:
         self.gpus_changed: Latest[object] = Latest(None)
         self.inventory: Inventory | None = None
         self._health = Health()
-        self._cannot_inject: Mapping[GpuUuid, str] = {}
+        self._cannot_inject: Mapping[DeviceUuid, str] = {}
         self._tables: asyncio.Task[Tables] | None = None
         self._trouble = ""
         self._retry = FIRST_RETRY_SECONDS

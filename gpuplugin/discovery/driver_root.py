@@ -14,14 +14,15 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from gpuplugin.discovery import elf, ldcache
-from gpuplugin.model.driver_root import DriNodes, DriverRoot, FileKind, HostFile, Library, LoaderFile, Node
+from gpuplugin.discovery.device_nodes import NodeSearch, names_in
+from gpuplugin.model.driver_root import NOTHING_ELSE, DriverRoot, FileKind, HostFile, Library, LoaderFile, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from gpuplugin.discovery.places import Place
-    from gpuplugin.model.ids import PciAddress
+    from gpuplugin.model.inventory import Gpu
 
 LIBRARY_FOLDERS: Final = (
     "/usr/lib/{machine}-linux-gnu",
@@ -68,11 +69,7 @@ CONFIGS: Final = (
 FIRMWARE_FOLDERS: Final = ("/lib/firmware/nvidia", "/usr/lib/firmware/nvidia")
 SOCKET_FOLDERS: Final = ("nvidia-fabricmanager", "nvidia-persistenced")
 LOADER_FILES: Final = ("gbm/nvidia-drm_gbm.so",)
-COMMON_NODES: Final = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
 
-_GPU_NODE: Final = re.compile(r"nvidia[0-9]+")
-_DRM_NODE: Final = re.compile(r"(card|renderD)[0-9]+")
-_BY_PATH: Final = {"card": "card", "renderD": "render"}
 _FIRMWARE: Final = re.compile(r"gsp.*\.bin")
 _OWN_VERSION: Final = re.compile(r"libnvidia-(api|egl-(gbm|wayland2?|xcb|xlib))\.so\.[0-9.]+")
 """Libraries of the driver's package that do not carry the driver's version."""
@@ -84,30 +81,39 @@ _Libraries = tuple[tuple[Library, ...], tuple[LoaderFile, ...], tuple[str, ...]]
 class DriverRootSearch:
     """Looks at the driver's files. A second look costs a few stat calls unless something has changed.
 
-    root: where the driver's files are · dev_root: the folder whose ``dev`` has the device nodes · sys: sysfs as seen
-    from here · machine: as uname says it; libraries of others are left out. Blocks; call it on one thread at a time.
+    root: where the driver's files are · dev_root: the folder whose ``dev`` has the device nodes · sys, proc: those of
+    the host, as seen from here · machine: as uname says it; libraries of others are left out. Blocks; call it on one
+    thread at a time.
     """
 
-    def __init__(self, root: Place, dev_root: Place, sys: Path, machine: str | None = None) -> None:
-        self.root, self.dev_root, self.sys = root, dev_root, sys
+    def __init__(self, root: Place, dev_root: Place, sys: Path, proc: Path, machine: str | None = None) -> None:
+        self.root, self.dev_root = root, dev_root
+        self.nodes = NodeSearch(dev_root, sys, proc)
         self.machine = machine or platform.machine()
         self._cache: tuple[_Stamp, tuple[str, ...]] | None = None
         self._known: tuple[str, tuple[_Stamp, ...], _Libraries] | None = None
 
-    def look(self, version: str, gpus: Iterable[PciAddress]) -> DriverRoot:
-        """Find everything. version: of the driver that is loaded · gpus: those whose DRI nodes are looked for."""
+    def look(self, version: str, gpus: Iterable[Gpu], wanted: Wanted = NOTHING_ELSE) -> DriverRoot:
+        """Find everything. version: of the driver that is loaded · gpus: whose own nodes are looked for."""
+        gpus = sorted(gpus, key=lambda gpu: gpu.pci)
         libraries, loader_files, warnings = self._libraries(version)
+        caps = self.nodes.capabilities(gpus)
+        extras = tuple(self.nodes.extras(wanted))
+        lacking = (extra.missing for extra in extras if extra.missing is not None and not extra.required)
         return DriverRoot(
             root=self.root.host,
             dev_root=self.dev_root.host,
             version=version,
             machine=self.machine,
-            nodes=tuple(self._nodes()),
-            dri=tuple(dri for pci in sorted(set(gpus)) if (dri := self._dri(pci)) is not None),
+            nodes=(*self.nodes.of_gpus(), *self.nodes.nodes_of(cap for some in caps.values() for cap in some)),
+            dri=tuple(dri for gpu in gpus if (dri := self.nodes.dri(gpu.pci)) is not None),
             libraries=libraries,
             loader_files=loader_files,
             files=tuple(sorted(self._files(version), key=lambda file: file.path)),
-            warnings=warnings,
+            warnings=(*warnings, *lacking),
+            caps=caps,
+            majors=self.nodes.majors(),
+            extras=extras,
         )
 
     def exists(self, host_path: str) -> bool:
@@ -117,37 +123,6 @@ class DriverRootSearch:
             if host_path.startswith(prefix):
                 return os.access(place.see(below + host_path.removeprefix(prefix)), os.F_OK)
         return False
-
-    def _nodes(self) -> Iterator[Node]:
-        names = (
-            name for name in _names(self.dev_root.see("/dev")) if name in COMMON_NODES or _GPU_NODE.fullmatch(name)
-        )
-        return (node for name in names if (node := self._node(f"/dev/{name}")) is not None)
-
-    def _node(self, path: str) -> Node | None:
-        found = self.dev_root.resolve(path)
-        if found is None:
-            dangling = self.dev_root.see(path).is_symlink()
-            return Node(path, self.dev_root.on_host(path), None) if dangling else None
-        try:
-            status = self.dev_root.see(found).stat()
-        except OSError:
-            return None
-        device = (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
-        return Node(path, self.dev_root.on_host(found), device)
-
-    def _dri(self, pci: PciAddress) -> DriNodes | None:
-        nodes: list[Node] = []
-        for name in _names(self.sys / "bus/pci/devices" / pci / "drm"):
-            match = _DRM_NODE.fullmatch(name)
-            node = self._node(f"/dev/dri/{name}") if match is not None else None
-            if match is None or node is None:
-                continue
-            nodes.append(node)
-            link = self._node(f"/dev/dri/by-path/pci-{pci}-{_BY_PATH[match[1]]}")
-            if link is not None and link.host == node.host:
-                nodes.append(link)
-        return DriNodes(pci, tuple(sorted(nodes, key=lambda node: node.path))) if nodes else None
 
     def _libraries(self, version: str) -> _Libraries:
         folders = self._library_folders()
@@ -207,7 +182,7 @@ class DriverRootSearch:
 
     def _candidates(self, folder: str, version: str) -> Iterator[tuple[str, str]]:
         """Names of the driver's libraries in a folder, each with the path that it leads to."""
-        for name in _names(self.root.see(folder)):
+        for name in names_in(self.root.see(folder)):
             own_version = _OWN_VERSION.fullmatch(name) is not None
             if not (own_version or name.endswith(f".so.{version}")):
                 continue
@@ -226,7 +201,7 @@ class DriverRootSearch:
                 FileKind.CONFIG, f"/usr/share/{name}", [f"/usr/share/{name}", f"/run/opengl-driver/share/{name}"]
             )
         folder = next(filter(None, (self.root.resolve(f"{one}/{version}") for one in FIRMWARE_FOLDERS)), None)
-        for name in _names(self.root.see(folder)) if folder else ():
+        for name in names_in(self.root.see(folder)) if folder else ():
             if _FIRMWARE.fullmatch(name):
                 path = f"{FIRMWARE_FOLDERS[0]}/{version}/{name}"
                 yield from self._first(FileKind.FIRMWARE, path, [f"{folder}/{name}"])
@@ -262,11 +237,3 @@ def _mode(path: Path) -> int:
         return path.stat().st_mode
     except OSError:
         return 0
-
-
-def _names(folder: Path) -> list[str]:
-    """Names in a folder, sorted; none where it is not there or cannot be read."""
-    try:
-        return sorted(os.listdir(folder))  # noqa: PTH208  # names alone: folders of libraries have thousands
-    except OSError:
-        return []

@@ -6,12 +6,14 @@ runtime on the host can use it as it stands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gpuplugin.model.ids import PciAddress
+    from collections.abc import Mapping
+
+    from gpuplugin.model.ids import MigUuid, PciAddress
 
 
 class FileKind(Enum):
@@ -22,6 +24,8 @@ class FileKind(Enum):
     FIRMWARE = "firmware"
     SOCKET = "socket"
     """A folder with a service's socket in it; the folder, because the socket is made anew with each service start."""
+    DATA = "data"
+    """A folder that is read as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,22 @@ class DriNodes:
 
     pci: PciAddress
     nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """What the driver checks before it lets a process use a MIG instance: that it can open this node.
+
+    name: as the driver calls it (``gpu0/gi1/ci0/access``) · minor: of its node, None where the driver does not tell.
+    """
+
+    name: str
+    minor: int | None
+
+    @property
+    def path(self) -> str:
+        """The node's place, in containers too."""
+        return f"/dev/nvidia-caps/nvidia-cap{self.minor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +100,41 @@ class LoaderFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """What containers shall get beside GPUs, each where the host has it.
+
+    imex_required: that no GPU is given without the IMEX channels.
+    """
+
+    gdrcopy: bool = False
+    gds: bool = False
+    mofed: bool = False
+    imex_channels: tuple[int, ...] = ()
+    imex_required: bool = False
+
+
+NOTHING_ELSE: Final = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """One of what is wanted. missing: what of it the host lacks and what to do, None where all is there."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    files: tuple[HostFile, ...] = ()
+    missing: str | None = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DriverRoot:
     """What was found. Each tuple is sorted by path or name, and empty where nothing was found.
 
     root, dev_root: the host's paths of the folders that were searched · version: of the driver whose files were looked
-    for · machine: as uname says it (``x86_64``) · nodes: common ones and ``/dev/nvidia<minor>`` · warnings: files that
-    are there but of no use.
+    for · machine: as uname says it (``x86_64``) · nodes: common ones, ``/dev/nvidia<minor>`` and MIG capabilities ·
+    warnings: files that are there but of no use · caps: for each MIG device those of its GPU instance and its compute
+    instance · majors: numbers that the kernel has dealt out to character devices, by their names in ``/proc/devices``.
     """
 
     root: str
@@ -98,6 +147,9 @@ class DriverRoot:
     loader_files: tuple[LoaderFile, ...]
     files: tuple[HostFile, ...]
     warnings: tuple[str, ...] = ()
+    caps: Mapping[MigUuid, tuple[Capability, ...]] = field(default_factory=dict)
+    majors: Mapping[str, int] = field(default_factory=dict)
+    extras: tuple[Extra, ...] = ()
 
     def node(self, path: str) -> Node | None:
         """Give the node with that container path, where the host has it."""

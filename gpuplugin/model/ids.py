@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import NewType
+from typing import NewType, TypeAlias
 
 GpuUuid = NewType("GpuUuid", str)
 """As NVML gives it: ``GPU-`` and 8-4-4-4-12 hex digits."""
 
 MigUuid = NewType("MigUuid", str)
 """``MIG-<uuid>``, or the legacy ``MIG-GPU-<uuid>/<gi>/<ci>``."""
+
+DeviceUuid: TypeAlias = GpuUuid | MigUuid
+"""Of a GPU, or of a MIG device on one."""
 
 PciAddress = NewType("PciAddress", str)
 """As sysfs writes it: ``0000:1b:00.0``, lower case."""

@@ -14,7 +14,7 @@ from gpuplugin.model.ids import DeviceId
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gpuplugin.model.ids import GpuUuid, NumaId, ResourceName
+    from gpuplugin.model.ids import DeviceUuid, GpuUuid, NumaId, ResourceName
     from gpuplugin.model.inventory import Gpu, Inventory
     from gpuplugin.plan.health import Health
 
@@ -51,7 +51,7 @@ class OfferedResource:
 def whole_gpus(
     inventory: Inventory,
     health: Health,
-    injection: Mapping[GpuUuid, str],
+    injection: Mapping[DeviceUuid, str],
     resource_of: Callable[[str], ResourceName],
     earlier: Iterable[ResourceName] = (),
 ) -> tuple[OfferedResource, ...]:
@@ -71,7 +71,7 @@ def whole_gpus(
     return tuple(OfferedResource(name, tuple(devices[name])) for name in sorted(devices))
 
 
-def _health(gpu: Gpu, health: Health, injection: Mapping[GpuUuid, str]) -> DeviceHealth:
+def _health(gpu: Gpu, health: Health, injection: Mapping[DeviceUuid, str]) -> DeviceHealth:
     known = health.of(gpu.uuid)
     if known.level is Level.UNKNOWN:
         return known

@@ -87,7 +87,7 @@ def search(tmp_path: Path) -> DriverRootSearch:
         os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
         (root / "dev" / name).chmod(0o666)
     place = Place(root, str(root))
-    return DriverRootSearch(place, place, root / "sys")
+    return DriverRootSearch(place, place, root / "sys", root / "proc")
 
 
 @pytest.fixture

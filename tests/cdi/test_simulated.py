@@ -44,9 +44,9 @@ def test_every_simulated_machine_gives_a_document(
     simulated = machine.load(name)
     SimulatedHost(simulated, tmp_path, device_nodes=mode)
     place = Place(tmp_path, str(tmp_path))
-    looked = DriverRootSearch(place, place, tmp_path / "sys", "x86_64")
+    looked = DriverRootSearch(place, place, tmp_path / "sys", tmp_path / "proc", "x86_64")
     gpus = gpus_of(simulated)
-    facts = looked.look(simulated.snapshot.driver.version, [gpu.pci for gpu in gpus])
+    facts = looked.look(simulated.snapshot.driver.version, gpus)
     built = build(gpus, facts, options=Options(stand_ins=mode == "files"))
     assert built.refused == {}
     assert built.spec is not None

@@ -17,6 +17,7 @@ from cdi_facts import driver_root, gpu
 
 from cdi import writer
 from cdi.build import build
+from cdi.names import CLAIM_PREFIX, claim_file_name
 from cdi.spec import Spec, encode
 from cdi.validate import decode
 from cdi.writer import Published, prune, publish, write
@@ -83,6 +84,19 @@ def test_only_our_own_stale_files_are_removed(tmp_path: Path) -> None:
     (tmp_path / "gpuplugin.io-folder.json").mkdir()
     assert publish(tmp_path, [spec()]).pruned == (tmp_path / "gpuplugin.io-old.json",)
     assert names(tmp_path) == sorted([*kept, NAME, ".gpuplugin.io-gpu.json.2.tmp", "gpuplugin.io-folder.json"])
+
+
+def test_files_of_claims_are_spared_unless_they_are_meant(tmp_path: Path) -> None:
+    claims = [claim_file_name("1a"), claim_file_name("2b")]
+    for name in claims:
+        write(tmp_path, name, encode(spec()))
+    temporary = tmp_path / f".{claims[0]}.1.tmp"
+    temporary.touch()
+    os.utime(temporary, (0, 0))
+    assert publish(tmp_path, [spec()]).pruned == ()
+    assert names(tmp_path) == sorted([NAME, *claims, temporary.name])
+    assert prune(tmp_path, claims[:1], CLAIM_PREFIX) == (tmp_path / claims[1],)
+    assert names(tmp_path) == sorted([NAME, claims[0]])
 
 
 def test_no_device_left_means_no_document_left(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Bench:
         }
         place = Place(self.machine.root, str(self.machine.root))
         nvml = RealNvml(self.machine.library())
-        host = Host(nvml, self.machine.root / "sys", place, place, simulated=True)
+        host = Host(nvml, self.machine.root / "sys", self.machine.root / "proc", place, place, simulated=True)
         stop = asyncio.Event()
         task = asyncio.create_task(serve(load(None, {}, settings), host, stop))
         try:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from gpuplugin.model.ids import GpuUuid, MigUuid, PciAddress
+from gpuplugin.model.inventory import Gpu, MigDevice, MigMode
+
 VERSION = "580.65.06"
 SONAMES = {
     "libcuda": "libcuda.so.1",
@@ -98,3 +101,15 @@ def nixos(root: Path) -> str:
 
 
 LAYOUTS = {"debian": debian, "redhat": redhat, "nixos": nixos}
+
+
+def gpu(pci: str, minor: int | None = 0, *instances: tuple[int, int]) -> Gpu:
+    """A GPU; instances: of its MIG devices, (GPU instance, compute instance)."""
+    nothing = dict.fromkeys(MigDevice.__dataclass_fields__)
+    devices = [
+        MigDevice(**nothing | {"uuid": MigUuid(f"MIG-{gi}-{ci}"), "gpu_instance": gi, "compute_instance": ci})
+        for gi, ci in instances
+    ]
+    facts = dict.fromkeys(Gpu.__dataclass_fields__)
+    known = {"index": 0, "uuid": GpuUuid(f"GPU-{pci}"), "pci": PciAddress(pci), "minor": minor}
+    return Gpu(**facts | known | {"mig": MigMode(current=True, pending=True), "mig_devices": tuple(devices)})

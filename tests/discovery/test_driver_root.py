@@ -26,7 +26,7 @@ PCI = PciAddress("0000:1b:00.0")
 
 
 def search(root: Path, host: str = "/", dev: Path | None = None, dev_host: str = "/") -> DriverRootSearch:
-    return DriverRootSearch(Place(root, host), Place(dev or root, dev_host), root / "sys", "x86_64")
+    return DriverRootSearch(Place(root, host), Place(dev or root, dev_host), root / "sys", root / "proc", "x86_64")
 
 
 @pytest.mark.parametrize("host", ["/", "/run/nvidia/driver"])
@@ -131,7 +131,9 @@ def test_nodes_come_from_the_dev_root_with_their_numbers(tmp_path: Path) -> None
     node(tmp_path, "/dev/nvidia3", 195, 3)
     node(tmp_path, "/dev/nvidia-nvswitch0", 195, 4)
     made.write(tmp_path, "/dev/nvidia-uvm")
-    looked = DriverRootSearch(Place(Path("/nowhere"), "/drv"), Place(tmp_path, "/alt"), tmp_path / "sys", "x86_64")
+    looked = DriverRootSearch(
+        Place(Path("/nowhere"), "/drv"), Place(tmp_path, "/alt"), tmp_path / "sys", tmp_path / "proc", "x86_64"
+    )
     facts = looked.look(made.VERSION, [])
     assert [(one.path, one.host, one.number) for one in facts.nodes] == [
         ("/dev/nvidia-uvm", "/alt/dev/nvidia-uvm", None),
@@ -155,7 +157,7 @@ def test_dri_nodes_belong_to_the_gpu_that_sysfs_says(tmp_path: Path) -> None:
         (tmp_path / f"sys/bus/pci/devices/{PCI}/drm/{name}").mkdir(parents=True)
     made.link(tmp_path, f"/dev/dri/by-path/pci-{PCI}-card", "../card1")
     made.link(tmp_path, f"/dev/dri/by-path/pci-{PCI}-render", "../card0")  # stale
-    facts = search(tmp_path).look(made.VERSION, [PCI, PciAddress("0000:ff:00.0")])
+    facts = search(tmp_path).look(made.VERSION, [made.gpu(PCI), made.gpu("0000:ff:00.0")])
     assert [(one.path, one.host, one.number) for one in facts.dri_of(PCI)] == [
         (f"/dev/dri/by-path/pci-{PCI}-card", "/dev/dri/card1", (226, 1)),
         ("/dev/dri/card1", "/dev/dri/card1", (226, 1)),
@@ -165,7 +167,7 @@ def test_dri_nodes_belong_to_the_gpu_that_sysfs_says(tmp_path: Path) -> None:
 
 
 def test_an_empty_root_is_no_error(tmp_path: Path) -> None:
-    facts = search(tmp_path / "missing").look(made.VERSION, [PCI])
+    facts = search(tmp_path / "missing").look(made.VERSION, [made.gpu(PCI)])
     assert (facts.nodes, facts.dri, facts.libraries, facts.files, facts.warnings) == ((), (), (), (), ())
 
 
