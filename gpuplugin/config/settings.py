@@ -156,6 +156,7 @@ class Cdi(_Section, frozen=True):
 
     feature_flags: tuple[Text, ...] = ()
     disable_hooks: tuple[Text, ...] = ()
+    remove_on_stop: bool = False
 
 
 class Health(_Section, frozen=True):
@@ -173,6 +174,13 @@ class Health(_Section, frozen=True):
         return HealthChecks.of(self.disable, self.enable)
 
 
+class NodeObject(_Section, frozen=True):
+    """`node`: what is done with this node's object in the Kubernetes API; nothing unless it is asked for."""
+
+    name: str = ""
+    startup_taint: str = ""
+
+
 class Paths(_Section, frozen=True):
     """`paths`: where things are on this machine, as this process sees them."""
 
@@ -181,6 +189,7 @@ class Paths(_Section, frozen=True):
     cdi: AbsolutePath = "/var/run/cdi"
     sysfs: AbsolutePath = "/sys"
     proc: AbsolutePath = "/proc"
+    status: OptionalPath = None
 
     @property
     def registration_socket(self) -> Path:
@@ -205,6 +214,7 @@ class Config(_Section, frozen=True):
     imex: Imex = Imex()
     cdi: Cdi = Cdi()
     health: Health = Health()
+    node: NodeObject = NodeObject()
     rescan_seconds: Annotated[float, Meta(ge=1, le=86400)] = 60.0
     paths: Paths = Paths()
     log: Log = Log()

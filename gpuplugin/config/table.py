@@ -160,6 +160,12 @@ SETTINGS: tuple[Setting, ...] = (
         "cdi.disableHooks", "Hooks that CDI specifications leave out", ("CDI_DISABLE_HOOKS",), ("cdi-disable-hooks",)
     ),
     Setting(
+        "cdi.removeOnStop",
+        "Whether a daemon that is told to end takes its CDI document along, unless a later one serves",
+        ("GPUPLUGIN_CDI_REMOVE_ON_STOP",),
+        ("cdi-remove-on-stop",),
+    ),
+    Setting(
         "health.probeSeconds",
         "The time between two looks at each GPU's health",
         ("GPUPLUGIN_HEALTH_PROBE_SECONDS",),
@@ -189,6 +195,13 @@ SETTINGS: tuple[Setting, ...] = (
         ("DP_ENABLE_HEALTHCHECKS",),
         ("health-enable",),
     ),
+    Setting("node.name", "What the Kubernetes API calls this node", ("NODE_NAME",), ("node-name",)),
+    Setting(
+        "node.startupTaint",
+        "The key of a taint that is taken off the node when its GPUs can be had",
+        ("GPUPLUGIN_NODE_STARTUP_TAINT",),
+        ("node-startup-taint",),
+    ),
     Setting(
         "rescanSeconds",
         "The time between two full looks at the machine",
@@ -205,6 +218,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("paths.cdi", "The folder for CDI specifications", ("GPUPLUGIN_PATHS_CDI",), ("paths-cdi",)),
     Setting("paths.sysfs", "The host's /sys", ("GPUPLUGIN_PATHS_SYSFS",), ("paths-sysfs",)),
     Setting("paths.proc", "The host's /proc", ("GPUPLUGIN_PATHS_PROC",), ("paths-proc",)),
+    Setting(
+        "paths.status",
+        "The socket that `gpuplugin ready` and `gpuplugin alive` ask; none unless set",
+        ("GPUPLUGIN_PATHS_STATUS",),
+        ("paths-status",),
+    ),
     Setting("log.level", "The least severe messages that are written", ("GPUPLUGIN_LOG_LEVEL",), ("log-level",)),
     Setting(
         "log.format",
