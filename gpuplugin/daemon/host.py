@@ -36,12 +36,13 @@ def real(config: Config) -> Host:
     mounted = Path(config.flags.plugin.container_driver_root)
     driver_root = Place(mounted if mounted.is_dir() else Path(on_host), on_host)
     dev_root = str(config.flags.dev_root)
+    own = driver_root.here == Path("/")
     return Host(
-        nvml=RealNvml(None if driver_root.here == Path("/") else nvml_library(driver_root)),
+        nvml=RealNvml(find=None if own else lambda: nvml_library(driver_root)),
         sysfs=Path(config.paths.sysfs),
         proc=Path(config.paths.proc),
         driver_root=driver_root,
-        dev_root=Place(Path(dev_root), dev_root),
+        dev_root=driver_root if dev_root == on_host else Place(Path(dev_root), dev_root),
     )
 
 

@@ -26,7 +26,7 @@ from gpuplugin.model.ids import GpuUuid, MigUuid, PciAddress, pci_address
 from gpuplugin.model.inventory import Driver, Fabric, MigDevice, MigMode, MigPlacement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -49,14 +49,15 @@ class RealNvml:
     """`Nvml` on the given library.
 
     library: None: the loader's ``libnvidia-ml.so.1`` · a path: that file, for a driver installed elsewhere ·
-    any other object: its attributes are the C functions (a simulation).
+    any other object: its attributes are the C functions (a simulation). find: with no library given, where it is now,
+    asked each time; a driver may come, in a folder not known before, while we wait for it.
 
     A library whose initialisation fails is unloaded again, so that the next `open` takes the file that is there then.
     One that has worked stays loaded: a call that hangs may still be inside it.
     """
 
-    def __init__(self, library: object | Path | None = None) -> None:
-        self._library = library
+    def __init__(self, library: object | Path | None = None, find: Callable[[], Path | None] | None = None) -> None:
+        self._library, self._find_library = library, find
         self._worked: object | None = None
         self._open = False
         self._indices: dict[GpuUuid, int] = {}
@@ -183,7 +184,7 @@ class RealNvml:
         if self._library is not None and not isinstance(self._library, Path):
             return self._library
         try:
-            return CDLL(str(self._library or LIBRARY))
+            return CDLL(str(self._library or (self._find_library and self._find_library()) or LIBRARY))
         except OSError as error:
             text = f"{decode.said(decode.LIBRARY_NOT_FOUND)} ({error})"
             raise NvmlUnavailable("nvmlInit", decode.LIBRARY_NOT_FOUND, text) from error
