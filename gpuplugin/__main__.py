@@ -22,6 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from gpuplugin.daemon.main import main as daemon  # noqa: PLC0415
 
         return daemon(given[1:])
+    if len(given) == 1 and given[0] in {"alive", "ready"}:
+        from gpuplugin.daemon.probe import main as probe  # noqa: PLC0415
+
+        return probe(given[0])
     from gpuplugin.cli.app import main as command_line  # noqa: PLC0415
 
     try:

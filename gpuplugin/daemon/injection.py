@@ -47,6 +47,14 @@ class Injection:
             return {}
         return await asyncio.to_thread(self._publish, inventory)
 
+    def remove(self) -> None:
+        """Take our document away, for good; what cannot be removed is told of."""
+        try:
+            for path in writer.prune(self._folder, ()):
+                log.info("CDI document removed", path=str(path))
+        except CdiError as error:
+            log.warning("CDI", reason=str(error))
+
     def _publish(self, inventory: Inventory) -> Mapping[DeviceUuid, str]:
         root = self._search.look(inventory.driver.version, inventory.gpus, self._beside)
         built = build(inventory.gpus, root, options=self._options)

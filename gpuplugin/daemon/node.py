@@ -60,6 +60,11 @@ class Node:
         self._trouble = ""
         self._retry = FIRST_RETRY_SECONDS
 
+    @property
+    def trouble(self) -> str:
+        """Why the last look at the GPUs failed; "" where it did not."""
+        return self._trouble
+
     async def keep_looking(self) -> None:
         """Look once, then whenever woken, and at the latest every `rescanSeconds`; sooner while something is amiss."""
         reasons: tuple[str, ...] = ("start",)

@@ -40,6 +40,26 @@ class Plugins:
         """Whether kubelet knows all of them."""
         return all(served.registered for served in self._served.values())
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why kubelet does not know a resource, one text each; empty where it knows all."""
+        return tuple(
+            f"{name} is not registered with kubelet: {served.trouble or 'not tried yet'}"
+            for name, served in self._served.items()
+            if not served.registered
+        )
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """What is offered, one text for each resource."""
+        offers = (served.plugin.offers.value.resource for served in self._served.values())
+        return tuple(f"{offer.name}: {offer.usable} of {len(offer.devices)} usable" for offer in offers)
+
+    @property
+    def superseded(self) -> bool:
+        """Whether a later instance serves all that we do."""
+        return bool(self._served) and all(served.superseded for served in self._served.values())
+
     def publish(self, resources: Iterable[OfferedResource], tables: asyncio.Future[Tables]) -> None:
         """Send the lists to whoever watches, and say in the log what has changed for which device."""
         for resource in resources:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 from cdi.names import KIND
+from gpuplugin.daemon.features import features
 from gpuplugin.daemon.injection import Injection
 from gpuplugin.daemon.node import Node
 from gpuplugin.daemon.plugins import Plugins
+from gpuplugin.daemon.readiness import StatusSocket, readiness
 from gpuplugin.discovery.events import XidWatch
 from gpuplugin.discovery.nvml_thread import NvmlThread
 from gpuplugin.discovery.sysfs import Sysfs
 from gpuplugin.errors import NvmlError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
@@ -35,13 +38,17 @@ async def serve(config: Config, host: Host, stop: asyncio.Event) -> None:
     async with NvmlThread(host.nvml) as thread, asyncio.TaskGroup() as tasks:
         strategies = config.flags.plugin.device_list_strategy
         plugins = Plugins(config.paths.registration_socket, strategies, KIND, tasks)
-        node = Node(config, thread, Sysfs(host.sysfs), Injection(config, host), plugins)
+        injection = Injection(config, host)
+        node = Node(config, thread, Sysfs(host.sysfs), injection, plugins)
         running = [
+            *_answering(config, host, node, plugins, tasks),
             tasks.create_task(node.keep_looking(), name="look"),
             tasks.create_task(node.keep_probing(), name="probe"),
             tasks.create_task(_listen(node, thread), name="listen"),
+            tasks.create_task(_tell_features(config, host, node), name="tell features"),
         ]
         await stop.wait()
+        superseded = plugins.superseded
         plugins.close()
         for task in running:
             task.cancel()
@@ -49,6 +56,22 @@ async def serve(config: Config, host: Host, stop: asyncio.Event) -> None:
             async with asyncio.timeout(CLOSING_SECONDS):
                 await thread.call(host.nvml.close)
     node.close()
+    if config.cdi.remove_on_stop and not superseded:
+        injection.remove()
+
+
+def _answering(
+    config: Config, host: Host, node: Node, plugins: Plugins, tasks: asyncio.TaskGroup
+) -> Iterator[asyncio.Task[None]]:
+    if config.paths.status:
+        status = StatusSocket(Path(config.paths.status), lambda: readiness(node, plugins, host.sysfs))
+        yield tasks.create_task(status.serve(), name="answer probes")
+
+
+async def _tell_features(config: Config, host: Host, node: Node) -> None:
+    await node.looked.wait()
+    if node.inventory is not None:
+        log.info("features", **await asyncio.to_thread(features, config, host, node.inventory))
 
 
 async def _listen(node: Node, thread: NvmlThread) -> None:

@@ -69,6 +69,16 @@ class Registered:
         """Whether the kubelet that is there now has taken our registration."""
         return self._registered_with is not None
 
+    @property
+    def trouble(self) -> str:
+        """What stood in the way last; "" after a registration."""
+        return self._trouble
+
+    @property
+    def superseded(self) -> bool:
+        """Whether a later instance serves this resource."""
+        return self._socket.newer() is not None
+
     async def run(self) -> None:
         """Serve, register, and do so again whenever needed."""
         try:
