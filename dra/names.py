@@ -1,0 +1,95 @@
+"""Which GPU has which device name, remembered: an allocation says a name, and must mean the same GPU for ever.
+
+The reference calls a GPU ``gpu-<minor>``, and so do we, because allocations made by it go on when we take over. But the
+driver deals out minor numbers anew when it is loaded: after a reboot without one GPU, those behind it have moved up.
+So a name, once given, stays with the GPU's UUID, and a new GPU that finds its name taken gets another.
+
+Pure. What is remembered is kept by `name_file`, and where that is lost, what we or the reference have published is
+taken over (`adopt`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from gpuplugin.model.ids import GpuUuid
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from gpuplugin.kube.objects import ResourceSlice
+    from gpuplugin.model.inventory import Gpu, Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Device names by UUID, also of GPUs that are not there now. No name is given twice."""
+
+    by_gpu: Mapping[GpuUuid, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of(self, gpu: GpuUuid) -> str:
+        """The name of a GPU; KeyError where it was never named."""
+        return self.by_gpu[gpu]
+
+    def gpu(self, name: str) -> GpuUuid | None:
+        """The GPU that a name means."""
+        return next((uuid for uuid, its in self.by_gpu.items() if its == name), None)
+
+
+def adopt(names: Names, slices: Iterable[ResourceSlice]) -> Names:
+    """Take over what published slices call GPUs that we have no name for, where that name is nobody else's."""
+    known = dict(names.by_gpu)
+    taken = set(known.values())
+    for device in (device for one in slices for device in one.spec.devices):
+        kind, uuid = (device.attributes.get(key) for key in ("type", "uuid"))
+        if not (kind and kind.string == "gpu" and uuid and uuid.string):
+            continue
+        if uuid.string not in known and device.name not in taken:
+            known[GpuUuid(uuid.string)] = device.name
+            taken.add(device.name)
+    return _same_or(names, known)
+
+
+def name_all(names: Names, inventory: Inventory, held: Collection[str] | None) -> Names:
+    """Give every GPU of the inventory a name.
+
+    A name is taken away from a GPU only when another one would have it by its minor number, it is not there, and it
+    cannot come back to it: nothing that is allocated or prepared uses the name (held: those names, None when that is
+    not known), and no GPU is unreadable, which might be that one.
+    """
+    present = {gpu.uuid for gpu in inventory.gpus}
+    known = dict(names.by_gpu)
+    new = [gpu for gpu in inventory.gpus if gpu.uuid not in known]
+    if held is not None and not inventory.unreadable:
+        wanted = {_by_minor(gpu) for gpu in new} - set(held)
+        known = {uuid: name for uuid, name in known.items() if uuid in present or name not in wanted}
+    taken = set(known.values())
+    late = []
+    for gpu in new:
+        name = _by_minor(gpu)
+        if name in taken:
+            late.append(gpu)
+        else:
+            known[gpu.uuid] = name
+            taken.add(name)
+    for gpu in late:
+        known[gpu.uuid] = next(name for name in _spare(inventory.gpus) if name not in taken)
+        taken.add(known[gpu.uuid])
+    return _same_or(names, known)
+
+
+def _by_minor(gpu: Gpu) -> str:
+    return f"gpu-{gpu.index if gpu.minor is None else gpu.minor}"
+
+
+def _spare(gpus: Sequence[Gpu]) -> Iterable[str]:
+    """Names beyond those that present GPUs have by their minor numbers, so that none is in a newcomer's way."""
+    beyond = max((gpu.index if gpu.minor is None else gpu.minor for gpu in gpus), default=-1) + 1
+    return (f"gpu-{number}" for number in count(beyond))
+
+
+def _same_or(names: Names, known: Mapping[GpuUuid, str]) -> Names:
+    return names if known == names.by_gpu else Names(MappingProxyType(dict(known)))
