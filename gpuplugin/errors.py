@@ -25,6 +25,7 @@
     │   ├── KubeConflict          the object is there already, or was changed since we read it: read it again
     │   ├── KubeInvalid           the object breaks the API's rules; trying again is of no use
     │   └── KubeGone              what we last saw is too old to go on from: list again
+    ├── SlicesInvalid             what we would offer breaks the API's rules; carries every Problem found
     ├── KubeUnconfigured          neither a service account nor a kubeconfig says where the API server is
     ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
@@ -199,6 +200,14 @@ class KubeInvalid(KubeError):
 
 class KubeGone(KubeError):
     """The version to go on from is no longer kept: only a new list helps."""
+
+
+class SlicesInvalid(GpuPluginError):
+    """ResourceSlices that the API server or the scheduler would not take: a fault of ours, found before it is sent."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 class KubeUnconfigured(GpuPluginError):
