@@ -22,12 +22,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rig import ROOT
-
 from gpuplugin.sim.host import STATE_FILE, SimulatedHost
 from gpuplugin.sim.kubelet import StandInKubelet
 from gpuplugin.sim.machine import load
 from gpuplugin.sim.state import State
+from rig import ROOT
 from tests.nvml.standin.build import CompilerMissingError, build_standin
 
 if TYPE_CHECKING:
@@ -84,7 +83,8 @@ class Node:
             "log-format": "json",
             **{name.replace("_", "-"): value for name, value in settings.items()},
         }
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUPLUGIN_")}
+        ours = ("GPUPLUGIN_", "PYTHONDONTWRITEBYTECODE")  # compiling at every start is not what a node does
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         if way is Way.SIMULATE:
             flags |= {"simulate": machine, "simulate-folder": str(self.host)}
         else:
