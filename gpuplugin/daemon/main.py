@@ -75,11 +75,9 @@ def _host(config: Config, simulate: str | None, folder: Path | None, cleanup: Ex
 
 
 def _run(config: Config, host: Host) -> int:
-    import uvloop  # noqa: PLC0415 - not for a configuration that is refused
+    from gpuplugin.daemon.service import serve  # noqa: PLC0415 - not for a configuration that is refused
 
-    from gpuplugin.daemon.service import serve  # noqa: PLC0415 - likewise
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner() as runner:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             runner.get_loop().add_signal_handler(number, _stopping, number, stop)
