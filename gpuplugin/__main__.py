@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon for ``run …``, the command line for anything else; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["run"]:
+        gc.disable()  # imports leave no garbage to look for; the daemon turns it on when it runs
         # structlog imports rich wherever it is installed, for tracebacks that the daemon never writes: 260 ms and
         # 6 MiB. A None here makes that import fail, which structlog is prepared for.
         sys.modules["rich"] = None  # type: ignore[assignment]
