@@ -16,6 +16,7 @@
     ├── CdiError                  a CDI document could not be published
     │   ├── CdiInvalid            the document breaks rules of the specification; carries every Problem found
     │   └── CdiUnwritable         the document could not be put where runtimes look; carries the path
+    ├── CdiRefused                what was asked of ``gpuplugin cdi`` cannot be done; the text says what can
     ├── RegistrationError         kubelet could not be reached or refused us
     ├── SocketError               our socket's folder is missing or not writable
     ├── KubeError                 the API server could not be asked, or said no; carries verb, resource and name
@@ -25,8 +26,16 @@
     │   ├── KubeConflict          the object is there already, or was changed since we read it: read it again
     │   ├── KubeInvalid           the object breaks the API's rules; trying again is of no use
     │   └── KubeGone              what we last saw is too old to go on from: list again
+    ├── ClaimRefused              a claim is not prepared; the text reaches the pod's Event word for word
+    │   ├── ClaimChanged          the claim is gone, is another by now, or is not allocated to this node
+    │   ├── ParametersRefused     its configuration for our driver is wrong, or asks for what we cannot do
+    │   ├── DeviceNotHere         a device that was allocated is unknown here, or cannot be given to a container
+    │   └── DeviceHeld            a device is still in use by another; carries the claims that hold it
     ├── SlicesInvalid             what we would offer breaks the API's rules; carries every Problem found
+    ├── CheckpointError           the record of prepared claims cannot be read or written; carries the path
     ├── KubeUnconfigured          neither a service account nor a kubeconfig says where the API server is
+    ├── RuntimeUnreachable        no container runtime answers at that CRI socket; carries the socket
+    ├── RuntimeConfigRefused      a runtime's configuration cannot be edited as it is; carries path and line
     ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
         ├── UnknownDevice         the id is none of ours
@@ -143,6 +152,10 @@ class CdiUnwritable(CdiError):
         super().__init__(f"{path}: {why}; {advice}")
 
 
+class CdiRefused(GpuPluginError):
+    """A wish about CDI documents that cannot be met; the text names the option or thing, and what to do."""
+
+
 class RegistrationError(GpuPluginError):
     """Kubelet did not take our registration; the text says whether it was unreachable or refused, and why."""
 
@@ -212,6 +225,58 @@ class SlicesInvalid(GpuPluginError):
 
 class KubeUnconfigured(GpuPluginError):
     """Nothing says where the API server is and who we are; the text says what was looked at."""
+
+
+class RuntimeUnreachable(GpuPluginError):
+    """No container runtime answers at `socket`; the text says why and what to do."""
+
+    def __init__(self, socket: Path, why: str, advice: str) -> None:
+        self.socket = socket
+        super().__init__(f"{socket}: {why}; {advice}")
+
+
+class RuntimeConfigRefused(GpuPluginError):
+    """A container runtime's configuration is not touched. `line` counts from 1; None where no line is at fault."""
+
+    def __init__(self, path: Path, why: str, advice: str, line: int | None = None) -> None:
+        self.path, self.line = path, line
+        super().__init__(f"{path}{f':{line}' if line else ''}: {why}; nothing was changed. {advice}")
+
+
+class ClaimRefused(GpuPluginError):
+    """A claim is not prepared: its pod waits, and kubelet tries again. The text says what has to happen first."""
+
+
+class ClaimChanged(ClaimRefused):
+    """What the API server has under the claim's name is not what kubelet asks for."""
+
+
+class ParametersRefused(ClaimRefused):
+    """The claim or its class has parameters for our driver that cannot be followed; trying again is of no use."""
+
+
+class DeviceNotHere(ClaimRefused):
+    """A device of the claim cannot be given to a container now. `device`: its name in the pool."""
+
+    def __init__(self, device: str, why: str) -> None:
+        self.device = device
+        super().__init__(f"device {device}: {why}")
+
+
+class DeviceHeld(ClaimRefused):
+    """Devices of the claim are in use. `claims`: UIDs of the claims that hold some; pods are in the text alone."""
+
+    def __init__(self, held: Iterable[str], claims: Iterable[str]) -> None:
+        self.claims = tuple(claims)
+        super().__init__(f"{'; '.join(held)}. The pod starts by itself once that has ended")
+
+
+class CheckpointError(GpuPluginError):
+    """The record of prepared claims cannot be used; nothing is prepared until it can. `path`: the file or folder."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {why}")
 
 
 class DemoFailed(GpuPluginError):

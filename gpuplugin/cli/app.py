@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplugin import __version__
+from gpuplugin.cli.cdi import app as cdi
 from gpuplugin.cli.config import app as config
+from gpuplugin.cli.runtime import app as runtime
 from gpuplugin.errors import GpuPluginError
 
 if TYPE_CHECKING:
@@ -128,3 +130,5 @@ def demo(
 
 
 app.add_typer(config)
+app.add_typer(cdi)
+app.add_typer(runtime)

@@ -27,14 +27,15 @@ def look(simulate: str | None) -> Inventory:
     """
     if simulate is not None:
         with tempfile.TemporaryDirectory(prefix="gpuplugin-") as folder:
-            return asyncio.run(_observe(host.simulated(simulate, Path(folder))))
+            return asyncio.run(observe_host(host.simulated(simulate, Path(folder))))
     try:
-        return asyncio.run(_observe(host.real(load(None, os.environ, {}))))
+        return asyncio.run(observe_host(host.real(load(None, os.environ, {}))))
     except NvmlUnavailable as error:
         raise ObserveError(f"no GPU can be seen: {error}. Without a driver, try --simulate hgx-h100") from error
 
 
-async def _observe(where: host.Host) -> Inventory:
+async def observe_host(where: host.Host) -> Inventory:
+    """Observe a host once. Raises NvmlUnavailable and ObserveError."""
     async with NvmlThread(where.nvml) as thread:
         inventory = await observe(thread, Sysfs(where.sysfs), None)
         await thread.call(where.nvml.close)
