@@ -14,6 +14,7 @@ import structlog
 
 from cdi import writer
 from cdi.build import Options, build, without_missing
+from cdi.conflicts import conflicts
 from cdi.names import KIND, file_name
 from gpuplugin.discovery.driver_root import DriverRootSearch
 from gpuplugin.errors import CdiError
@@ -73,8 +74,6 @@ class Injection:
         return {uuid: reason for uuid, reason in refused.items() if reason is not None}
 
     def _conflicts(self, names: list[str]) -> tuple[str, ...]:
-        from cdi.conflicts import conflicts  # noqa: PLC0415 - PyYAML, which nothing else of the daemon may need
-
         own = self._folder / file_name(KIND)
         return conflicts(dict.fromkeys((Path("/etc/cdi"), self._folder)), own, KIND, names)
 
