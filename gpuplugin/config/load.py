@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuplugin.config import unsupported
-from gpuplugin.config.given import Given, clip, printable
+from gpuplugin.config import crosschecks, unsupported
+from gpuplugin.config.given import clip, printable
 from gpuplugin.config.reading import Reading, nearest
 from gpuplugin.config.settings import Config
 from gpuplugin.config.table import CONFIG_FILE, SETTINGS
@@ -23,6 +23,7 @@ from gpuplugin.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpuplugin.config.given import Given
     from gpuplugin.config.table import Setting
 
     Flags = Mapping[str, str | Sequence[str]]
@@ -70,11 +71,13 @@ def load_with_sources(file: Path | None, environ: Mapping[str, str], flags: Flag
     _environment(reading, environ)
     _flags(reading, flags)
     reading.problems += unsupported.problems(reading.given)
-    reading.problems += _unreachable(reading.given.get("resources.gpus"))
     if reading.problems:
         raise ConfigError(reading.problems)
     sources = {key: given.source for key, given in reading.given.items()}
-    return Loaded(msgspec.convert(_nested(reading.given), Config), sources, path)
+    config = msgspec.convert(_nested(reading.given), Config)
+    if problems := list(crosschecks.problems(config, sources)):
+        raise ConfigError(problems)
+    return Loaded(config, sources, path)
 
 
 def _config_file(environ: Mapping[str, str], flags: Flags) -> Path | None:
@@ -125,20 +128,6 @@ def _unknown(reading: Reading, source: str, name: str, known: tuple[str, ...], w
     near = nearest(name, known)
     advice = f"Did you mean {near}?" if near else ""
     reading.problems.append(Problem(source, "", clip(name), f"{what} {', '.join(known)}", advice))
-
-
-def _unreachable(renames: Given | None) -> list[Problem]:
-    """Find renamings that can never apply, because an earlier one takes every GPU that they could match."""
-    entries = renames.value if renames and isinstance(renames.value, list) else []
-    problems = []
-    for index, entry in enumerate(entries):
-        earlier = [other["pattern"] for other in entries[:index]]
-        if entry["pattern"] in earlier or "*" in earlier:
-            key = f"resources.gpus[{index}].pattern"
-            allowed = "a pattern that no earlier entry covers"
-            advice = "The first match counts: remove this entry or move it up"
-            problems.append(Problem(renames.source if renames else "", key, clip(entry["pattern"]), allowed, advice))
-    return problems
 
 
 def _nested(given: Mapping[str, Given]) -> dict[str, object]:

@@ -6,8 +6,11 @@ A rule carries the words that an error shows for "allowed", so that the check an
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from gpuplugin.model.ids import pci_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +23,10 @@ _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _DEVICE = re.compile(rf"\d+|\d+:\d+|(?i:GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d+/\d+)", re.ASCII)
+_GPU = re.compile(rf"(?i:GPU-{_UUID})")
+_MIG = re.compile(r"(?i:MIG-.*)")
+_MEMORY = re.compile(r"(\d{1,18})([kKmMgGtT]?)(?:(?<=\D)i)?[bB]?", re.ASCII)
+_MEMORY_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _DURATION = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+", re.ASCII)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -85,6 +92,41 @@ def devices(value: object) -> object:
     raise ValueError("")
 
 
+def excluded(value: object) -> int | str:
+    """Bring what names a GPU to the GPU's own form: index, UUID, PCI address, or a pattern for its model."""
+    text = str(value).strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if _GPU.fullmatch(text):
+        return f"GPU-{text[4:].lower()}"
+    if _MIG.fullmatch(text):
+        raise ValueError("A MIG device cannot be left out on its own")
+    with suppress(ValueError):
+        return pci_address(text)
+    if not text or isinstance(value, bool):
+        raise ValueError("")
+    return text
+
+
+def memory_bytes(size: str | int) -> int:
+    """How many bytes a size is: a number, or one with a unit (``10G`` is 10 · 1024³, as MPS counts; ``10Gi`` as well).
+
+    Raises ValueError when it is none of these.
+    """
+    match = _MEMORY.fullmatch(str(size))
+    if match is None or int(match[1]) == 0:
+        raise ValueError("")
+    return int(match[1]) << _MEMORY_SHIFTS[match[2].upper()[:1]]
+
+
+def memory(value: object) -> str | int:
+    """Hold a size to one that `memory_bytes` can read; it stays as written."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("")  # noqa: TRY004 -- a rule's refusal is always a ValueError
+    memory_bytes(value)
+    return value
+
+
 def seconds(duration: str | int) -> float:
     """How long a duration is: Go's notation (``1m30s``), ``infinite``, or a number of nanoseconds.
 
@@ -121,4 +163,6 @@ RESOURCE_NAME = Rule(
 )
 XID = Rule("an XID number of 1 or more, or all", xid)
 DEVICES = Rule("all, a count of 1 or more, or a list of GPU indexes, gpu:mig indexes, GPU UUIDs or MIG UUIDs", devices)
+EXCLUDED = Rule("a GPU's index, UUID or PCI address, or a pattern for its model (* stands for anything)", excluded)
+MEMORY = Rule("a size such as 10G or 512M, or a number of bytes", memory)
 DURATION = Rule("a duration such as 90s or 1m30s, a number of nanoseconds, or infinite", duration)

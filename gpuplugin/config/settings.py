@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -17,19 +17,26 @@ from gpuplugin.config import rules
 from gpuplugin.config.health import HealthChecks
 from gpuplugin.model.ids import ResourceName
 
+if TYPE_CHECKING:
+    from gpuplugin.model.inventory import Gpu
+
 AbsolutePath = Annotated[str, rules.ABSOLUTE_PATH, Meta(pattern=r"^/")]
 OptionalPath = Annotated[str, rules.OPTIONAL_PATH] | None
 Text = Annotated[str, rules.TEXT, Meta(min_length=1)]
 Name = Annotated[str, rules.RESOURCE_NAME, Meta(min_length=1)]
 Xid = Annotated[int | str, rules.XID]
+Excluded = Annotated[int | str, rules.EXCLUDED]
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
 GPU_RESOURCE = ResourceName("nvidia.com/gpu")
 """What a whole GPU is called unless `resources.gpus` says otherwise."""
 
+MPS_ROOT = "/run/nvidia/mps"
+"""The host's folder for MPS unless `flags.mpsRoot` says otherwise."""
+
 _REPLICAS_MAX = 4096
-"""With 16 GPUs, about 3.9 MB in one message; kubelet refuses more than 4 MiB."""
+"""More than any message to kubelet has room for on 16 GPUs; what has room exactly is for `crosschecks` to say."""
 
 
 class _Section(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -82,6 +89,16 @@ class Flags(_Section, frozen=True):
         """Where the device nodes are: `nvidiaDevRoot`, or the driver root when that is not set."""
         return Path(self.nvidia_dev_root or self.nvidia_driver_root)
 
+    @property
+    def mps_folder(self) -> str:
+        """The host's folder for MPS."""
+        return self.mps_root or MPS_ROOT
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Whether all of the text matches; ``*`` stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
+
 
 class GpuResource(_Section, frozen=True):
     """One renaming of whole GPUs: those whose model matches `pattern` (``*`` stands for anything) become `name`."""
@@ -91,7 +108,7 @@ class GpuResource(_Section, frozen=True):
 
     def matches(self, model: str) -> bool:
         """Whether a GPU of this model (``NVIDIA H100 80GB HBM3``) is meant."""
-        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), model, re.DOTALL) is not None
+        return _matches(self.pattern, model)
 
 
 class MigResource(_Section, frozen=True):
@@ -99,6 +116,10 @@ class MigResource(_Section, frozen=True):
 
     pattern: Text
     name: Name
+
+    def matches(self, profile: str) -> bool:
+        """Whether a MIG device of this profile (``1g.10gb+me``) is meant."""
+        return _matches(self.pattern, profile)
 
 
 class Resources(_Section, frozen=True):
@@ -111,6 +132,24 @@ class Resources(_Section, frozen=True):
         """Return the resource that a whole GPU of this model is offered as."""
         return next((ResourceName(entry.name) for entry in self.gpus if entry.matches(model)), GPU_RESOURCE)
 
+    def mig_device(self, profile: str) -> ResourceName | None:
+        """Return the resource that MIG devices of this profile are renamed to; None where they are not."""
+        return next((ResourceName(entry.name) for entry in self.mig if entry.matches(profile)), None)
+
+
+class Devices(_Section, frozen=True):
+    """`devices`: which GPUs are ours to offer."""
+
+    exclude: tuple[Excluded, ...] = ()
+
+    def excluding(self, gpu: Gpu) -> int | str | None:
+        """Return the entry that leaves this GPU out, None where none does."""
+        return next((entry for entry in self.exclude if _names(str(entry), gpu)), None)
+
+
+def _names(entry: str, gpu: Gpu) -> bool:
+    return entry in (f"{gpu.index}", gpu.uuid, gpu.pci) or _matches(entry, gpu.model)
+
 
 class ReplicatedResource(_Section, frozen=True):
     """A resource of which each device is offered several times."""
@@ -119,6 +158,7 @@ class ReplicatedResource(_Section, frozen=True):
     replicas: Annotated[int, Meta(ge=2, le=_REPLICAS_MAX)]
     rename: Name | None = None
     devices: Annotated[str | int | tuple[int | str, ...], rules.DEVICES] = "all"
+    spread: Literal["preferred", "required"] = "preferred"
 
 
 class TimeSlicing(_Section, frozen=True):
@@ -135,6 +175,14 @@ class Mps(_Section, frozen=True):
     resources: Annotated[tuple[ReplicatedResource, ...], Meta(min_length=1)]
     rename_by_default: bool = False
     fail_requests_greater_than_one: bool = True
+    default_active_thread_percentage: Annotated[int, Meta(ge=1, le=100)] | None = None
+    default_pinned_device_memory_limit: Annotated[str | int, rules.MEMORY] | None = None
+
+    @property
+    def memory_limit(self) -> int | None:
+        """`defaultPinnedDeviceMemoryLimit` in bytes."""
+        limit = self.default_pinned_device_memory_limit
+        return None if limit is None else rules.memory_bytes(limit)
 
 
 class Sharing(_Section, frozen=True):
@@ -211,6 +259,7 @@ class Config(_Section, frozen=True):
     flags: Flags = Flags()
     resources: Resources = Resources()
     sharing: Sharing = Sharing()
+    devices: Devices = Devices()
     imex: Imex = Imex()
     cdi: Cdi = Cdi()
     health: Health = Health()

@@ -29,6 +29,7 @@ _SHARED_ENTRY = (
     ("replicas", "How many times each device is offered"),
     ("rename", "What the replicas are called instead of `name`"),
     ("devices", "Which devices: all, a count, or a list of indexes and UUIDs"),
+    ("spread", "Whether those of one container should, or must, be on different GPUs"),
 )
 
 
@@ -55,7 +56,9 @@ SETTINGS: tuple[Setting, ...] = (
         ("FAIL_ON_INIT_ERROR", "GFD_FAIL_ON_INIT_ERROR"),
         ("fail-on-init-error",),
     ),
-    Setting("flags.mpsRoot", "The host's folder for MPS files; used with MPS only", ("MPS_ROOT",), ("mps-root",)),
+    Setting(
+        "flags.mpsRoot", "The host's folder for MPS files; /run/nvidia/mps unless set", ("MPS_ROOT",), ("mps-root",)
+    ),
     Setting(
         "flags.nvidiaDriverRoot",
         "Where the driver is installed on the host: / or, in a driver container, /run/nvidia/driver",
@@ -151,6 +154,20 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("resources.mig[].name", "The resource's name"),
     *_sharing("sharing.timeSlicing", "time-slicing"),
     *_sharing("sharing.mps", "MPS"),
+    Setting(
+        "sharing.mps.defaultActiveThreadPercentage",
+        "How much of a GPU's threads each client may use; 100 divided by the replicas unless set",
+    ),
+    Setting(
+        "sharing.mps.defaultPinnedDeviceMemoryLimit",
+        "How much of a GPU's memory each client may use; all of it divided by the replicas unless set",
+    ),
+    Setting(
+        "devices.exclude",
+        "GPUs that are not offered: by index, UUID, PCI address or pattern of the model",
+        ("GPUPLUGIN_DEVICES_EXCLUDE",),
+        ("devices-exclude",),
+    ),
     Setting("imex.channelIDs", "IMEX channels that containers get", ("IMEX_CHANNEL_IDS",), ("imex-channel-ids",)),
     Setting("imex.required", "Whether those channels must exist", ("IMEX_REQUIRED",), ("imex-required",)),
     Setting(

@@ -44,10 +44,6 @@ def _empty(key: str, what: str) -> Unsupported:
 
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
-    _only("flags.migStrategy", "none", "Offering MIG devices is"),
-    _off("flags.gdrcopyEnabled", "GDRCopy is"),
-    _off("flags.gdsEnabled", "GPUDirect Storage is"),
-    _off("flags.mofedEnabled", "Passing InfiniBand devices is"),
     Unsupported("flags.useNodeFeatureAPI", lambda value: value is True, "true", "Publishing labels is"),
     Unsupported(
         "flags.deviceDiscoveryStrategy",
@@ -55,21 +51,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "auto, nvml",
         "Finding devices without NVML is",
     ),
-    _off("flags.plugin.passDeviceSpecs", "Giving kubelet the device nodes is"),
-    Unsupported(
-        "flags.plugin.deviceListStrategy",
-        lambda value: set(value) <= {"cdi-cri", "envvar"},
-        "cdi-cri, envvar",
-        "Telling the runtime by volume mounts or annotations is",
-    ),
-    _only("flags.plugin.deviceIDStrategy", "uuid", "Calling devices by index is"),
-    _only(
-        "flags.plugin.cdiAnnotationPrefix",
-        PluginFlags().cdi_annotation_prefix,
-        "The strategy cdi-annotations, to which this belongs, is",
-    ),
     _only("flags.plugin.nvidiaCTKPath", PluginFlags().nvidia_ctk_path, "Running hooks (none are needed) is"),
-    _only("flags.plugin.sharedDevicesAllocationPolicy", "distributed", "Packing shared devices is"),
     _off("flags.gfd.oneshot", "Publishing labels is"),
     _off("flags.gfd.noTimestamp", "Publishing labels is"),
     Unsupported(
@@ -80,11 +62,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     ),
     _only("flags.gfd.outputFile", GfdFlags().output_file, "Publishing labels is"),
     _only("flags.gfd.machineTypeFile", GfdFlags().machine_type_file, "Publishing labels is"),
-    _empty("resources.mig", "Offering MIG devices is"),
-    _empty("sharing.timeSlicing.resources", "Time-slicing is"),
-    _empty("sharing.mps.resources", "MPS is"),
-    _empty("imex.channelIDs", "IMEX is"),
-    _off("imex.required", "IMEX is"),
     _empty("cdi.featureFlags", "Switching parts of the CDI specification is"),
     _empty("cdi.disableHooks", "Leaving out single hooks is"),
 )

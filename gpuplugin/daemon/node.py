@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpuplugin.daemon.wakeup import Wakeup
+from gpuplugin.deviceplugin.response import Delivery
 from gpuplugin.discovery.nvml import RecoveryAction
 from gpuplugin.discovery.observe import observe
 from gpuplugin.errors import GpuLost, NvmlError, NvmlUnavailable, ObserveError
 from gpuplugin.model.xid import describe
-from gpuplugin.plan.desired import whole_gpus
+from gpuplugin.plan.desired import Facts, all_units, desired
 from gpuplugin.plan.health import Finding, Health, Recovery, after_probe, after_xid, forget
 from gpuplugin.serving.latest import Latest
 from gpuplugin.topology.allocate import Tables
@@ -185,14 +186,10 @@ class Node:
     def _offer(self) -> None:
         if self.inventory is None or self._tables is None:
             return
-        resources = whole_gpus(
-            self.inventory,
-            self._health,
-            self._cannot_inject,
-            self._config.resources.gpu,
-            self._plugins.resources,
-        )
-        self._plugins.publish(resources, self._tables)
+        facts = Facts(self._health, self._cannot_inject)
+        resources = desired(all_units(self.inventory, self._config), facts, self._plugins.resources)
+        pack = self._config.flags.plugin.shared_devices_allocation_policy == "packed"
+        self._plugins.publish(resources, self._tables, Delivery.of(self._config), pack=pack)
 
     def _incomplete(self) -> bool:
         """Whether another look may find what the last one missed."""

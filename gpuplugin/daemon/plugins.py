@@ -11,9 +11,10 @@ from gpuplugin.deviceplugin.server import DevicePlugin, Offer
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from gpuplugin.deviceplugin.response import Delivery
     from gpuplugin.model.health import DeviceHealth
     from gpuplugin.model.ids import DeviceId, ResourceName
     from gpuplugin.plan.desired import OfferedDevice, OfferedResource
@@ -25,8 +26,8 @@ log = structlog.get_logger()
 class Plugins:
     """All resources of the node. socket: kubelet's registration socket; ours go beside it."""
 
-    def __init__(self, socket: Path, strategies: Collection[str], cdi_kind: str, tasks: asyncio.TaskGroup) -> None:
-        self._socket, self._strategies, self._cdi_kind, self._tasks = socket, strategies, cdi_kind, tasks
+    def __init__(self, socket: Path, tasks: asyncio.TaskGroup) -> None:
+        self._socket, self._tasks = socket, tasks
         self._served: dict[ResourceName, Registered] = {}
         self._running: list[asyncio.Task[None]] = []
 
@@ -53,23 +54,25 @@ class Plugins:
     def summary(self) -> tuple[str, ...]:
         """What is offered, one text for each resource."""
         offers = (served.plugin.offers.value.resource for served in self._served.values())
-        return tuple(f"{offer.name}: {offer.usable} of {len(offer.devices)} usable" for offer in offers)
+        return tuple(f"{offer.name}: {offer.usable} of {offer.size} usable" for offer in offers)
 
     @property
     def superseded(self) -> bool:
         """Whether a later instance serves all that we do."""
         return bool(self._served) and all(served.superseded for served in self._served.values())
 
-    def publish(self, resources: Iterable[OfferedResource], tables: asyncio.Future[Tables]) -> None:
+    def publish(
+        self, resources: Iterable[OfferedResource], tables: asyncio.Future[Tables], delivery: Delivery, *, pack: bool
+    ) -> None:
         """Send the lists to whoever watches, and say in the log what has changed for which device."""
         for resource in resources:
-            offer = Offer.of(resource, tables)
+            offer = Offer.of(resource, tables, delivery, pack=pack)
             served = self._served.get(resource.name)
             _tell(served.plugin.offers.value.resource if served else None, resource)
             if served:
                 served.plugin.offers.set(offer)
                 continue
-            plugin = DevicePlugin(offer, self._strategies, self._cdi_kind)
+            plugin = DevicePlugin(offer)
             self._served[resource.name] = served = Registered(self._socket, resource.name, plugin)
             self._running.append(self._tasks.create_task(served.run(), name=f"serve {resource.name}"))
 
@@ -96,8 +99,8 @@ def _tell(before: OfferedResource | None, now: OfferedResource) -> None:
         log.warning("withdrawn", resource=now.name, health=health.level.value, reason=health.reason, **_named(devices))
     if known:
         log.warning("gone", resource=now.name, devices=list(known))
-    if before is None or (before.usable, len(before.devices)) != (now.usable, len(now.devices)):
-        log.info("offering", resource=now.name, usable=now.usable, devices=len(now.devices))
+    if before is None or (before.usable, before.size) != (now.usable, now.size):
+        log.info("offering", resource=now.name, usable=now.usable, devices=now.size)
 
 
 def _named(devices: list[OfferedDevice]) -> dict[str, list[int] | list[DeviceId]]:

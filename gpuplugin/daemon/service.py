@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdi.names import KIND
 from gpuplugin.daemon.features import features
 from gpuplugin.daemon.injection import Injection
 from gpuplugin.daemon.node import Node
@@ -36,8 +35,7 @@ CLOSING_SECONDS = 2.0
 async def serve(config: Config, host: Host, stop: asyncio.Event) -> None:
     """Run until `stop` is set, then take everything back that should not outlive us."""
     async with NvmlThread(host.nvml) as thread, asyncio.TaskGroup() as tasks:
-        strategies = config.flags.plugin.device_list_strategy
-        plugins = Plugins(config.paths.registration_socket, strategies, KIND, tasks)
+        plugins = Plugins(config.paths.registration_socket, tasks)
         injection = Injection(config, host)
         node = Node(config, thread, Sysfs(host.sysfs), injection, plugins)
         running = [

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
-from gpuplugin.deviceplugin.response import container_response, device_list
+from gpuplugin.deviceplugin.response import Delivery, container_response, device_list
 from gpuplugin.errors import AllocationError, DeviceUnavailable, UnknownDevice
 from gpuplugin.model.ids import DeviceId
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
 from gpuplugin.serving.latest import Latest
-from gpuplugin.topology.choice import Chooser
+from gpuplugin.topology.choice import SLICE, Chooser, Place
 from gpuplugin.topology.explain import explain
 from gpuplugin.topology.graph import mask_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from gpuplugin.plan.desired import OfferedResource
+    from gpuplugin.plan.desired import OfferedDevice, OfferedResource
     from gpuplugin.topology.allocate import Tables
 
 log = structlog.get_logger()
@@ -35,44 +35,53 @@ _operations = itertools.count(1)
 class Offer:
     """A resource with what is needed to answer for it, made once for each change.
 
-    message: what every stream sends · tables: of the inventory that the resource is of, done when they are built.
+    message: what every stream sends · tables: of the inventory that the resource is of, done when they are built ·
+    pack: whether what is shared is packed on few GPUs.
     """
 
     resource: OfferedResource
     message: api.ListAndWatchResponse
     tables: asyncio.Future[Tables]
+    delivery: Delivery
+    pack: bool = False
 
     @classmethod
-    def of(cls, resource: OfferedResource, tables: asyncio.Future[Tables]) -> Offer:
+    def of(
+        cls,
+        resource: OfferedResource,
+        tables: asyncio.Future[Tables],
+        delivery: Delivery,
+        *,
+        pack: bool = False,
+    ) -> Offer:
         """Build the message."""
-        return cls(resource, device_list(resource), tables)
+        return cls(resource, device_list(resource), tables, delivery, pack)
 
     async def chooser(self) -> Chooser:
         """Wait for the tables, and choose with them among this resource's devices."""
         tables = await asyncio.shield(self.tables)
-        return Chooser(self.resource.name, tables, self._places())
+        return Chooser(self.resource.name, tables, dict(map(_place, self.resource.devices)), pack=self.pack)
 
     def why(self, devices: Sequence[str]) -> str:
         """Say in one line what these devices have in common; "" while the tables are not there."""
         if not self.tables.done() or self.tables.cancelled() or self.tables.exception():
             return ""
-        places = self._places()
-        chosen = mask_of(places[DeviceId(device)] for device in devices)
+        positions = {device.id: device.position for device in self.resource.devices}
+        chosen = mask_of({positions[DeviceId(device.partition(SLICE)[0])] for device in devices})
         return str(explain(self.tables.result().graph, chosen, chosen, exact=True))
 
-    def _places(self) -> dict[DeviceId, int]:
-        return {device.id: device.position for device in self.resource.devices}
+
+def _place(device: OfferedDevice) -> tuple[DeviceId, Place]:
+    share = device.share
+    spread = share is not None and share.spread
+    return device.id, Place(device.position, device.mig is None, share.replicas if share else 0, spread)
 
 
 class DevicePlugin(rpc.DevicePluginServicer):
-    """The servicer. `offers` may be set at any time; streams send it at once.
+    """The servicer. `offers` may be set at any time; streams send it at once."""
 
-    strategies: see response.container_response · cdi_kind: the kind of the qualified names.
-    """
-
-    def __init__(self, offer: Offer, strategies: Collection[str], cdi_kind: str) -> None:
+    def __init__(self, offer: Offer) -> None:
         self.offers = Latest(offer)
-        self._strategies, self._cdi_kind = strategies, cdi_kind
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Any) -> api.DevicePluginOptions:
         """Say that we give advice on which devices to take."""
@@ -119,7 +128,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         try:
             for wanted in request.container_requests:
                 response.container_responses.append(
-                    container_response(offer.resource, wanted.devices_ids, self._strategies, self._cdi_kind)
+                    container_response(offer.resource, wanted.devices_ids, offer.delivery)
                 )
         except AllocationError as error:
             await _refuse(context, offer, "Allocate", error)

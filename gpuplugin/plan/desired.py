@@ -1,30 +1,42 @@
 """What shall be published: resources with their devices, decided from what was observed and what people configured.
 
-Pure, and the only place that decides whether a GPU is offered, so that "why not?" has one answer.
+Pure, and the only place that decides whether a device is offered, so that "why not?" has one answer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuplugin.model.health import HEALTHY, DeviceHealth, Level
 from gpuplugin.model.ids import DeviceId
+from gpuplugin.plan import mps as mps_plan
+from gpuplugin.plan.mps import MpsFolders, MpsNotReady
+from gpuplugin.plan.sharing import Kind, shared
+from gpuplugin.plan.units import Units, units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from gpuplugin.model.ids import DeviceUuid, GpuUuid, NumaId, ResourceName
-    from gpuplugin.model.inventory import Gpu, Inventory
+    from gpuplugin.config import Config
+    from gpuplugin.model.ids import DeviceUuid, GpuUuid, MigUuid, NumaId, ResourceName
+    from gpuplugin.model.inventory import Inventory
     from gpuplugin.plan.health import Health
+    from gpuplugin.plan.mps import MpsState
+    from gpuplugin.plan.sharing import Share
+    from gpuplugin.plan.units import Unit
+
+SLICE = "::"
+"""Stands between a device and the number of its replica, as the reference writes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedDevice:
-    """One device of a resource.
+    """One device of a resource: a GPU, or a MIG device on one.
 
-    gpu_index: NVML's · position: of its GPU in the inventory · numa: the nodes for kubelet's TopologyInfo, empty where
-    unknown.
+    id: its UUID · gpu_index: NVML's · position: of its GPU in the inventory · numa: the nodes for kubelet's
+    TopologyInfo, empty where unknown · mig, mig_index: None for a whole GPU · share: None where it is offered once.
     """
 
     id: DeviceId
@@ -33,47 +45,128 @@ class OfferedDevice:
     position: int
     health: DeviceHealth
     numa: tuple[NumaId, ...]
+    mig: MigUuid | None = None
+    mig_index: int | None = None
+    share: Share | None = None
+
+    @property
+    def uuid(self) -> DeviceUuid:
+        """Its own, not its GPU's."""
+        return self.mig or self.gpu
+
+    @property
+    def index(self) -> str:
+        """``3``, and ``3:1`` for MIG device 1 of GPU 3."""
+        return f"{self.gpu_index}" if self.mig_index is None else f"{self.gpu_index}:{self.mig_index}"
+
+    @property
+    def replicas(self) -> int:
+        """How often it is offered."""
+        return self.share.replicas if self.share else 1
+
+    @property
+    def ids(self) -> Iterator[DeviceId]:
+        """What kubelet calls it: by its id, or ``<id>::<n>`` for each replica."""
+        if self.share is None:
+            return iter((self.id,))
+        return (DeviceId(f"{self.id}{SLICE}{number}") for number in range(self.share.replicas))
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedResource:
-    """A resource as kubelet shall see it, devices in a stable order (by GPU index)."""
+    """A resource as kubelet shall see it, devices in a stable order (by GPU index, then MIG index).
+
+    mps: the folders of its MPS control daemon, None where it has none.
+    """
 
     name: ResourceName
     devices: tuple[OfferedDevice, ...]
+    mps: MpsFolders | None = None
+
+    @property
+    def size(self) -> int:
+        """How many kubelet counts."""
+        return sum(device.replicas for device in self.devices)
 
     @property
     def usable(self) -> int:
         """How many may be handed out now."""
-        return sum(device.health.usable for device in self.devices)
+        return sum(device.replicas for device in self.devices if device.health.usable)
 
 
-def whole_gpus(
-    inventory: Inventory,
-    health: Health,
-    injection: Mapping[DeviceUuid, str],
-    resource_of: Callable[[str], ResourceName],
-    earlier: Iterable[ResourceName] = (),
-) -> tuple[OfferedResource, ...]:
-    """Offer each GPU as one device of the resource that `resource_of` its model gives, resources in order of name.
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of the node beside what is in it.
 
-    injection: GPUs that a container could not be given now, and why (a device node is missing, the CDI file cannot be
-    written) · earlier: resources that kubelet has been told of; one that has no GPU any more is offered empty, since
-    kubelet would otherwise go on counting what it was told last. A device that cannot be used stays in the list,
-    unhealthy, so that kubelet keeps count of it.
+    injection: devices that a container could not be given now, and why (a device node is missing, the CDI file cannot
+    be written) · mps: how each control daemon stands; one that is not in it is not ready.
+    """
+
+    health: Health
+    injection: Mapping[DeviceUuid, str] = field(default_factory=lambda: MappingProxyType({}))
+    mps: Mapping[ResourceName, MpsState] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def all_units(inventory: Inventory, config: Config) -> Units:
+    """Give every device with its resource and its share, and remarks for people, a line each."""
+    found = units(inventory, config)
+    sharing, remarks = shared(found.units, config.sharing)
+    return Units(sharing, found.remarks + remarks)
+
+
+def desired(found: Units, facts: Facts, earlier: Iterable[ResourceName] = ()) -> tuple[OfferedResource, ...]:
+    """Offer the devices, resources in order of name.
+
+    earlier: resources that kubelet has been told of; one that has no device any more is offered empty, since kubelet
+    would otherwise go on counting what it was told last. A device that cannot be used stays in the list, unhealthy, so
+    that kubelet keeps count of it.
     """
     devices: dict[ResourceName, list[OfferedDevice]] = {name: [] for name in earlier}
-    for position, gpu in enumerate(inventory.gpus):
-        health_now = _health(gpu, health, injection)
-        numa = () if gpu.numa is None else (gpu.numa,)
-        device = OfferedDevice(DeviceId(gpu.uuid), gpu.uuid, gpu.index, position, health_now, numa)
-        devices.setdefault(resource_of(gpu.model), []).append(device)
-    return tuple(OfferedResource(name, tuple(devices[name])) for name in sorted(devices))
+    for unit in found.units:
+        devices.setdefault(unit.resource, []).append(_device(unit, facts))
+    return tuple(OfferedResource(name, tuple(devices[name]), _folders(facts.mps.get(name))) for name in sorted(devices))
 
 
-def _health(gpu: Gpu, health: Health, injection: Mapping[DeviceUuid, str]) -> DeviceHealth:
-    known = health.of(gpu.uuid)
+def _folders(state: MpsState | None) -> MpsFolders | None:
+    return state if isinstance(state, MpsFolders) else None
+
+
+def _device(unit: Unit, facts: Facts) -> OfferedDevice:
+    gpu, mig = unit.gpu, unit.mig
+    return OfferedDevice(
+        id=DeviceId(unit.uuid),
+        gpu=gpu.uuid,
+        gpu_index=gpu.index,
+        position=unit.position,
+        health=_health(unit, facts),
+        numa=() if gpu.numa is None else (gpu.numa,),
+        mig=mig.uuid if mig else None,
+        mig_index=mig.index if mig else None,
+        share=unit.share,
+    )
+
+
+def _health(unit: Unit, facts: Facts) -> DeviceHealth:
+    mig = unit.mig
+    instances = (mig.gpu_instance, mig.compute_instance) if mig else (None, None)
+    known = facts.health.of(unit.gpu.uuid, *instances)
     if known.level is Level.UNKNOWN:
         return known
-    reasons = dict.fromkeys(text for text in (gpu.fault or "", known.reason, injection.get(gpu.uuid, "")) if text)
+    texts = (
+        unit.isolated,
+        unit.gpu.fault or "",
+        known.reason,
+        facts.injection.get(unit.uuid, ""),
+        "" if unit.isolated else _mps_trouble(unit, facts.mps),
+    )
+    reasons = dict.fromkeys(text for text in texts if text)
     return DeviceHealth(Level.UNHEALTHY, "; ".join(reasons)) if reasons else HEALTHY
+
+
+def _mps_trouble(unit: Unit, states: Mapping[ResourceName, MpsState]) -> str:
+    if unit.share is None or unit.share.kind is not Kind.MPS:
+        return ""
+    if unfit := mps_plan.unfit(unit):
+        return unfit
+    state = states.get(unit.resource, MpsNotReady("its MPS control daemon has not been looked for yet"))
+    return state.reason if isinstance(state, MpsNotReady) else ""

@@ -15,7 +15,7 @@ NAME = (
     "a resource name of at most 63 characters with its prefix nvidia.com/ (added when missing): lower-case letters,"
     " digits, - and ., beginning and ending with a letter or digit"
 )
-REPLICATED = "a list of mappings with the keys name, replicas, rename, devices"
+REPLICATED = "a list of mappings with the keys name, replicas, rename, devices, spread"
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ MISTAKES = {
     "a key in the wrong place": (
         "\nmigStrategy: none",
         (
-            "c.yaml:2: (top): 'migStrategy' is not allowed; allowed: the keys version, flags, resources, sharing, imex,"
-            " cdi, health, node, rescanSeconds, paths, log. Did you mean flags.migStrategy?"
+            "c.yaml:2: (top): 'migStrategy' is not allowed; allowed: the keys version, flags, resources, sharing,"
+            " devices, imex, cdi, health, node, rescanSeconds, paths, log. Did you mean flags.migStrategy?"
         ),
     ),
     "a key twice": (
@@ -101,7 +101,7 @@ MISTAKES = {
         "- log",
         (
             "c.yaml:1: (top): ['log'] is not allowed; allowed: a mapping with the keys version, flags, resources,"
-            " sharing, imex, cdi, health, node, rescanSeconds, paths, log"
+            " sharing, devices, imex, cdi, health, node, rescanSeconds, paths, log"
         ),
     ),
     "a text for a list": (
@@ -216,27 +216,6 @@ MISTAKES = {
         b"log: {level: \xff}",
         "c.yaml: (top): 'byte 0xff at offset 13' is not allowed; allowed: UTF-8 text. Save the file as UTF-8",
     ),
-    "time-slicing": (
-        "sharing:\n  timeSlicing:\n    resources:\n    - {name: nvidia.com/gpu, replicas: 10}",
-        (
-            "c.yaml:3: sharing.timeSlicing.resources: [{'name': 'nvidia.com/gpu', 'replicas': 10}] is not allowed;"
-            " allowed: leaving it out. Time-slicing is not supported by this version of gpuplugin"
-        ),
-    ),
-    "MIG": (
-        "flags: {migStrategy: mixed}",
-        (
-            "c.yaml:1: flags.migStrategy: 'mixed' is not allowed; allowed: none. Offering MIG devices is not supported"
-            " by this version of gpuplugin"
-        ),
-    ),
-    "volume mounts": (
-        "flags: {plugin: {deviceListStrategy: [envvar, volume-mounts]}}",
-        (
-            "c.yaml:1: flags.plugin.deviceListStrategy: ['envvar', 'volume-mounts'] is not allowed; allowed: cdi-cri,"
-            " envvar. Telling the runtime by volume mounts or annotations is not supported by this version of gpuplugin"
-        ),
-    ),
 }
 
 
@@ -343,28 +322,14 @@ def test_plain_scalars_mean_what_they_mean_to_the_references_library(text, value
 
 
 WANTED = {
-    "flags.migStrategy": "single",
-    "flags.gdrcopyEnabled": "true",
-    "flags.gdsEnabled": "true",
-    "flags.mofedEnabled": "true",
     "flags.useNodeFeatureAPI": "false",
     "flags.deviceDiscoveryStrategy": "tegra",
-    "flags.plugin.passDeviceSpecs": "true",
-    "flags.plugin.deviceListStrategy": "cdi-annotations",
-    "flags.plugin.deviceIDStrategy": "index",
-    "flags.plugin.cdiAnnotationPrefix": "mine/",
     "flags.plugin.nvidiaCTKPath": "/opt/ctk",
-    "flags.plugin.sharedDevicesAllocationPolicy": "packed",
     "flags.gfd.oneshot": "true",
     "flags.gfd.noTimestamp": "true",
     "flags.gfd.sleepInterval": "30s",
     "flags.gfd.outputFile": "/x",
     "flags.gfd.machineTypeFile": "/x",
-    "resources.mig": "[{pattern: 1g.10gb, name: small}]",
-    "sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 10}]",
-    "sharing.mps.resources": "[{name: gpu, replicas: 10, devices: ['0', 0:1, 2]}]",
-    "imex.channelIDs": "[0]",
-    "imex.required": "true",
     "cdi.featureFlags": "[some]",
     "cdi.disableHooks": "[all]",
 }

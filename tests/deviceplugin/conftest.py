@@ -5,12 +5,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuplugin.deviceplugin.registration import Registered
+from gpuplugin.deviceplugin.response import Delivery
 from gpuplugin.deviceplugin.server import DevicePlugin, Offer
 from gpuplugin.model.health import HEALTHY, DeviceHealth, Level
 from gpuplugin.model.ids import DeviceId, GpuUuid, NumaId, PciAddress, ResourceName
@@ -20,7 +20,7 @@ from gpuplugin.plan.desired import OfferedDevice, OfferedResource
 from gpuplugin.topology.allocate import Tables
 
 GPU = ResourceName("nvidia.com/gpu")
-KIND = "gpuplugin.io/gpu"
+DELIVERY = Delivery(frozenset({"cdi-cri", "envvar"}))
 LOST = DeviceHealth(Level.UNHEALTHY, "XID 79")
 
 
@@ -75,7 +75,7 @@ async def tables():
 
 @pytest.fixture
 def plugin(tables):
-    return DevicePlugin(Offer.of(resource(), tables), ["cdi-cri", "envvar"], KIND)
+    return DevicePlugin(Offer.of(resource(), tables, DELIVERY))
 
 
 @asynccontextmanager
@@ -92,4 +92,4 @@ async def serving(folder, plugin):
 
 def changed(plugin, **changes):
     """Offer the resource with other health."""
-    plugin.offers.set(replace(Offer.of(resource(**changes), plugin.offers.value.tables)))
+    plugin.offers.set(Offer.of(resource(**changes), plugin.offers.value.tables, DELIVERY))

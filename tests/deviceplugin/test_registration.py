@@ -10,7 +10,7 @@ from gpuplugin.deviceplugin.registration import Registered
 from gpuplugin.deviceplugin.server import DevicePlugin, Offer
 from gpuplugin.serving.socket import ListeningSocket
 from gpuplugin.sim.kubelet import StandInKubelet
-from tests.deviceplugin.conftest import GPU, KIND, changed, resource, serving
+from tests.deviceplugin.conftest import DELIVERY, GPU, changed, resource, serving
 
 SOON = 10  # seconds a loaded machine may take; never a claim about speed
 
@@ -133,7 +133,7 @@ async def test_a_folder_that_may_not_be_written_is_said(folder, plugin, monkeypa
 
 
 async def test_two_instances_serve_side_by_side_and_the_newer_is_asked(folder, plugin, tables):
-    newer_plugin = DevicePlugin(Offer.of(resource(unhealthy=[7]), tables), ["cdi-cri"], KIND)
+    newer_plugin = DevicePlugin(Offer.of(resource(unhealthy=[7]), tables, DELIVERY))
     async with StandInKubelet(folder) as kubelet, serving(folder, plugin):
         await watched(kubelet)
         async with serving(folder, newer_plugin):
@@ -145,7 +145,7 @@ async def test_two_instances_serve_side_by_side_and_the_newer_is_asked(folder, p
 
 async def test_an_instance_that_kubelet_left_for_a_newer_one_does_not_fight_for_it(folder, plugin, tables, monkeypatch):
     monkeypatch.setattr("gpuplugin.deviceplugin.registration.UNWATCHED_SECONDS", 0.3)
-    newer_plugin = DevicePlugin(Offer.of(resource(), tables), ["cdi-cri"], KIND)
+    newer_plugin = DevicePlugin(Offer.of(resource(), tables, DELIVERY))
     async with StandInKubelet(folder) as kubelet, serving(folder, plugin):
         await watched(kubelet)
         async with serving(folder, newer_plugin):

@@ -8,7 +8,7 @@ from gpuplugin.errors import UnknownDevice, UnsatisfiableRequest
 from gpuplugin.model.ids import DeviceId, ResourceName
 from gpuplugin.model.inventory import Inventory
 from gpuplugin.topology.allocate import Tables
-from gpuplugin.topology.choice import Chooser
+from gpuplugin.topology.choice import Chooser, Place
 from tests.topology import machines
 
 RESOURCE = ResourceName("nvidia.com/gpu")
@@ -17,7 +17,7 @@ RESOURCE = ResourceName("nvidia.com/gpu")
 def chooser(machine: Inventory, places: dict[str, int] | None = None) -> Chooser:
     """Devices are called a, b, c … by position unless told otherwise."""
     named = places or {chr(ord("a") + i): i for i in range(len(machine.gpus))}
-    return Chooser(RESOURCE, Tables.build(machine), {DeviceId(name): place for name, place in named.items()})
+    return Chooser(RESOURCE, Tables.build(machine), {DeviceId(name): Place(place) for name, place in named.items()})
 
 
 def ids(names: str) -> list[DeviceId]:
@@ -41,11 +41,6 @@ def test_order_and_repetition_of_the_request_make_no_difference() -> None:
 def test_a_resource_may_offer_only_some_of_the_gpus() -> None:
     choice = chooser(machines.bridged_pairs(), {"x": 1, "y": 6, "z": 7}).choose(ids("xyz"), [], 2)
     assert choice.devices == ("y", "z")
-
-
-def test_two_devices_on_one_gpu_are_refused() -> None:
-    with pytest.raises(ValueError, match="two devices on one GPU"):
-        chooser(machines.hgx_h100(), {"x": 1, "y": 1})
 
 
 def test_an_unknown_id_is_named() -> None:
