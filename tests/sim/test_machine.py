@@ -5,11 +5,24 @@ import yaml
 
 from gpuplugin.errors import MachineFileError
 from gpuplugin.model.links import NvLinks, PcieLevel, pcie_level
-from gpuplugin.sim import machine
+from gpuplugin.sim import machine, mig
 from gpuplugin.sim.machine import Machine, SimGpu
 from gpuplugin.sim.pcie import Leaf
 
-ALL = ("a100-pcie-4", "dgx-1v", "hgx-16", "hgx-h100", "l40s-8", "vm-flat")
+ALL = (
+    "a100-pcie-4",
+    "a30-4",
+    "dgx-1v",
+    "dgx-a100",
+    "gb200-tray",
+    "hgx-16",
+    "hgx-b200",
+    "hgx-h100",
+    "l40s-8",
+    "mixed",
+    "t4-4",
+    "vm-flat",
+)
 
 
 def level(a: SimGpu | Leaf, b: SimGpu | Leaf) -> str:
@@ -69,7 +82,7 @@ def test_a_machine_is_the_same_each_time_and_differs_by_seed(name: str) -> None:
 
 def test_no_two_machines_share_a_uuid() -> None:
     uuids = [gpu.uuid for name in ALL for gpu in machine.load(name).snapshot.gpus]
-    assert len(set(uuids)) == len(uuids) == 48
+    assert len(set(uuids)) == len(uuids) == 81
 
 
 def test_dgx_1v_is_the_hybrid_cube_mesh() -> None:
@@ -119,14 +132,66 @@ def test_in_the_virtual_machine_everything_is_on_the_root_bus() -> None:
     assert len(shown.numa_nodes) == 1
 
 
+def test_a_tray_of_gb200_belongs_to_a_fabric_of_many_nodes() -> None:
+    shown = machine.load("gb200-tray")
+    assert matrix(shown) == [" ".join("X" if i == j else "NV18" for j in range(4)) for i in range(4)]
+    fabrics = {(gpu.fabric_state, gpu.fabric_cluster, gpu.fabric_clique) for gpu in shown.snapshot.gpus}
+    assert fabrics == {(3, "5c1f4a3e7d0b4c6a9b1e2f8d6a0c3e57", 32766)}
+
+
+def test_models_are_mixed_and_one_gpu_is_cut() -> None:
+    shown = machine.load("mixed")
+    assert matrix(shown) == [
+        "X NV12 SYS SYS SYS",
+        "NV12 X SYS SYS SYS",
+        "SYS SYS X PIX PHB",
+        "SYS SYS PIX X PHB",
+        "SYS SYS PHB PHB X",
+    ]
+    assert [(mig.gpu, mig.profile, mig.start, mig.size) for mig in shown.snapshot.migs] == [
+        (1, "3g.20gb", 0, 4),
+        (1, "2g.10gb", 4, 2),
+        (1, "1g.5gb", 6, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "models", "profiles"),
+    [
+        ("a30-4", "NVIDIA A30", {"1g.6gb": 14, "1g.6gb+me": 21, "2g.12gb": 5, "2g.12gb+me": 6, "4g.24gb": 0}),
+        (
+            "dgx-a100",
+            "A100-SXM4-40GB",
+            {"1g.5gb": 19, "1g.5gb+me": 20, "1g.10gb": 15, "2g.10gb": 14, "3g.20gb": 9, "4g.20gb": 5, "7g.40gb": 0},
+        ),
+        (
+            "hgx-b200",
+            "B200",
+            {"1g.23gb": 19, "1g.23gb+me": 20, "1g.45gb": 15, "2g.45gb": 14, "3g.90gb": 9, "4g.90gb": 5, "7g.180gb": 0},
+        ),
+        ("t4-4", "T4", {}),
+    ],
+)
+def test_mig_profiles_have_their_real_ids(name: str, models: str, profiles: dict[str, int]) -> None:
+    for gpu in machine.load(name).snapshot.gpus:
+        assert models in gpu.name
+        assert {each.name: each.id for each in mig.profiles(gpu.name)} == profiles
+
+
 @pytest.mark.parametrize(
     ("name", "numa"),
     [
         ("a100-pcie-4", [0, 0, 1, 1]),
+        ("a30-4", [0, 0, 1, 1]),
         ("dgx-1v", [0] * 4 + [1] * 4),
+        ("dgx-a100", [3, 3, 1, 1, 7, 7, 5, 5]),
+        ("gb200-tray", [0, 0, 1, 1]),
         ("hgx-16", [0] * 8 + [1] * 8),
+        ("hgx-b200", [0] * 4 + [1] * 4),
         ("hgx-h100", [0] * 4 + [1] * 4),
         ("l40s-8", [0] * 4 + [1] * 4),
+        ("mixed", [0, 0, 1, 1, 1]),
+        ("t4-4", [0, 0, 1, 1]),
         ("vm-flat", [None] * 4),
     ],
 )
@@ -162,10 +227,15 @@ def test_minor_numbers_are_not_the_indexes() -> None:
     assert [gpu.minor for gpu in machine.load("a100-pcie-4").snapshot.gpus] == [2, 3, 0, 1]
 
 
-def test_only_ampere_and_hopper_have_mig() -> None:
+def test_only_data_centre_gpus_from_ampere_on_have_mig() -> None:
     assert {name for name in ALL if any(gpu.mig_current is not None for gpu in machine.load(name).snapshot.gpus)} == {
-        "hgx-h100",
         "a100-pcie-4",
+        "a30-4",
+        "dgx-a100",
+        "gb200-tray",
+        "hgx-b200",
+        "hgx-h100",
+        "mixed",
     }
 
 
@@ -290,5 +360,5 @@ def test_what_is_no_file_or_no_yaml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(MachineFileError, match="is not YAML"):
         machine.load(tmp_path / "bad.yaml")
-    with pytest.raises(MachineFileError, match="called 'dgx-2'; there are a100-pcie-4, dgx-1v"):
+    with pytest.raises(MachineFileError, match="called 'dgx-2'; there are a100-pcie-4, a30-4"):
         machine.load("dgx-2")
