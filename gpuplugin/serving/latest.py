@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Latest(Generic[T]):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def follow(self) -> AsyncIterator[T]:
+    async def follow(self) -> AsyncGenerator[T, None]:
         """Yield the value now and after each change, until the reader stops."""
         self.followers += 1
         try:

@@ -1,0 +1,302 @@
+"""Preparing claims: one transaction each, which may be repeated, broken off or undone at any point.
+
+    read the claim, check its UID → enter it as started → effects → enter it as completed
+
+A whole GPU needs no effect: its container gets it by a name in a CDI document that is always there. Its claim is
+entered as completed at once, and there is nothing that a crash or a reboot could leave half done.
+
+Calls for one claim are made one after the other, so a slow Prepare has ended when the Unprepare after it begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import structlog
+from msgspec.structs import replace
+
+from dra.checkpoint import COMPLETED, STARTED, Record, RecordedDevice, RecordedPod
+from dra.claim import AllocatedClaim, ClaimName, allocated
+from gpuplugin.errors import ClaimChanged, DeviceHeld, DeviceNotHere, KubeNotFound, KubeUnavailable
+from gpuplugin.plan.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from dra.checkpoint import Checkpoint
+    from dra.devices import NodeDevice, NodeDevices
+    from gpuplugin.kube.objects import ResourceClaim
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+CLAIM_SECONDS = 20.0
+"""How long the API server is asked for a claim before kubelet is told that it cannot be; kubelet waits 45 s."""
+
+
+class Claims(Protocol):
+    """The API server, as far as preparing needs it."""
+
+    async def claim(self, namespace: str, name: str, *, patience: float | None = None) -> ResourceClaim:
+        """Give the claim of that name. Raises KubeError's kinds."""
+        ...
+
+
+class Blocking(Protocol):
+    """Makes a call on the thread that blocking calls are made on, in order."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
+        """Wait for the call's result."""
+        ...
+
+
+class Effects(Protocol):
+    """What has to be changed on the node for a claim. `apply` and `undo` may find any of it done already."""
+
+    def needed(self, record: Record) -> bool:
+        """Whether there is anything to change for it."""
+        ...
+
+    async def apply(self, record: Record) -> None:
+        """Make all changes."""
+        ...
+
+    async def undo(self, record: Record) -> None:
+        """Take back whatever is there of them."""
+        ...
+
+
+class NoEffects:
+    """Of whole GPUs."""
+
+    def needed(self, record: Record) -> bool:  # noqa: ARG002 - a whole GPU never needs any
+        """Nothing is."""
+        return False
+
+    async def apply(self, record: Record) -> None:
+        """Do nothing."""
+
+    async def undo(self, record: Record) -> None:
+        """Do nothing."""
+
+
+async def _at_once() -> None:
+    """Nothing to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What preparing asks of the rest of the daemon, each time anew.
+
+    devices: of our pool · held: holds beside those of claims · in_use: whether a pod that the claim was prepared for
+    may still be on this node · complete: returns once the records are known to be all there are, or raises why not.
+    """
+
+    devices: Callable[[], NodeDevices]
+    held: Callable[[], Ledger] = Ledger
+    in_use: Callable[[Record], bool] = lambda _: True
+    complete: Callable[[], Awaitable[None]] = _at_once
+
+
+class Preparing:
+    """Prepares and unprepares. blocking: makes a call on the thread that `checkpoint` belongs to.
+
+    told: hears each claim with its devices once it is prepared · changed: hears that the records are other than before.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        pool: str,
+        claims: Claims,
+        checkpoint: Checkpoint,
+        blocking: Blocking,
+        surroundings: Surroundings,
+        effects: Effects | None = None,
+    ) -> None:
+        self._driver, self._pool, self._claims = driver, pool, claims
+        self._checkpoint, self._blocking, self._around = checkpoint, blocking, surroundings
+        self._effects = effects or NoEffects()
+        self._turns: dict[str, _Turn] = {}
+        self.told: Callable[[ResourceClaim, tuple[NodeDevice, ...]], None] = lambda _claim, _devices: None
+        self.changed: Callable[[], None] = lambda: None
+
+    async def prepare(self, wanted: ClaimName) -> Record:
+        """Have a claim's devices ready, and give its completed record; the same again when it is already.
+
+        Raises ClaimRefused's kinds, CheckpointError and KubeError: nothing was given, and the call can be repeated.
+        """
+        async with self._turn(wanted.uid):
+            before = await self._on_disk(lambda: self._checkpoint.find(wanted.uid))
+            done = before is not None and before.completed
+            try:
+                claim = await self._claims.claim(wanted.namespace, wanted.name, patience=0 if done else CLAIM_SECONDS)
+            except KubeNotFound as error:
+                raise ClaimChanged(f"claim {wanted}: the API server has none of that name") from error
+            except KubeUnavailable:
+                if before is None or not done:
+                    raise
+                self._check(before)
+                return before  # was checked when it was prepared; a kubelet that restarts must not need the API server
+            record, devices = self._record(allocated(claim, wanted, self._driver, self._pool))
+            if before is not None and _given(before) != _given(record):
+                await self._release(before)  # it was given up, and has been allocated anew
+                done = False
+            record = replace(record, state=COMPLETED) if done else await self._complete(record)
+            self.told(claim, devices)
+            return record
+
+    async def unprepare(self, uid: str) -> bool:
+        """Take a claim's devices back, whether or not there is still such a claim. False: it was not prepared."""
+        async with self._turn(uid):
+            before = await self._on_disk(lambda: self._checkpoint.find(uid))
+            if before is not None:
+                await self._release(before)
+            else:
+                await self._on_disk(lambda: self._checkpoint.remove(uid))
+            return before is not None
+
+    async def reclaim(self, uid: str) -> bool:
+        """Take the devices back of a claim that is no more, unless a pod that has them may still run.
+
+        Whether there is such a claim is asked of the API server; KubeError when that cannot be had.
+        """
+        if uid in self._turns:
+            return False  # a call for it is being made: waiting for it could be waiting for each other
+        async with self._turn(uid):
+            record = await self._on_disk(lambda: self._checkpoint.find(uid))
+            if record is None or await self._still_wanted(record) or self._around.in_use(record):
+                return False
+            await self._release(record)
+            log.warning("claim is gone, and its pods are: its devices are free again", claim=str(record.claim))
+            return True
+
+    def rebuilt(self, claim: ResourceClaim) -> Record:
+        """Give the record that a claim would have if it was begun. Raises ClaimRefused's kinds."""
+        meta = claim.metadata
+        name = ClaimName(meta.namespace, meta.name, meta.uid)
+        return self._record(allocated(claim, name, self._driver, self._pool), whole=True)[0]
+
+    async def _complete(self, record: Record) -> Record:
+        await self._around.complete()
+        effects = self._effects.needed(record)
+        if not effects:
+            return await self._begin(record, COMPLETED)
+        record = await self._begin(record, STARTED)
+        await self._effects.apply(record)
+        completed = await self._on_disk(lambda: self._checkpoint.complete(record.uid))
+        if completed is None:
+            await self._effects.undo(record)
+            raise ClaimChanged(f"claim {record.claim}: it was unprepared meanwhile, by another instance of this daemon")
+        return completed
+
+    async def _begin(self, record: Record, state: str) -> Record:
+        record = replace(record, state=state)
+        while True:
+            try:
+                return await self._on_disk(lambda: self._checkpoint.begin(record, self._around.held()))
+            except DeviceHeld as held:
+                if not held.claims:
+                    raise
+                for uid in held.claims:
+                    if not await self._reclaimed(uid):
+                        raise
+
+    async def _reclaimed(self, uid: str) -> bool:
+        """Reclaim while another claim waits for it; False where its state cannot be had."""
+        try:
+            return await self.reclaim(uid)
+        except KubeUnavailable:
+            return False
+
+    async def _release(self, record: Record) -> None:
+        if self._effects.needed(record):
+            await self._on_disk(lambda: self._checkpoint.reopen(record.uid))  # or a crash leaves less than it says
+            await self._effects.undo(record)
+        await self._on_disk(lambda: self._checkpoint.remove(record.uid))
+
+    async def _still_wanted(self, record: Record) -> bool:
+        try:
+            claim = await self._claims.claim(record.namespace, record.name, patience=0)
+        except KubeNotFound:
+            return False
+        allocation = claim.status.allocation
+        return claim.metadata.uid == record.uid and any(
+            (result.driver, result.pool) == (self._driver, self._pool)
+            for result in (allocation.devices.results if allocation else ())
+        )
+
+    async def _on_disk(self, call: Callable[[], T]) -> T:
+        before = self._checkpoint.records
+        try:
+            return await self._blocking(call)
+        finally:
+            if self._checkpoint.records is not before:
+                self.changed()
+
+    def _record(self, claim: AllocatedClaim, *, whole: bool = False) -> tuple[Record, tuple[NodeDevice, ...]]:
+        """Make a claim's record. whole: also with devices that no container can be given now."""
+        devices = [self._device(granted.device, whole=whole) for granted in claim.devices]
+        record = Record(
+            uid=claim.name.uid,
+            namespace=claim.name.namespace,
+            name=claim.name.name,
+            devices=tuple(
+                RecordedDevice(
+                    granted.request,
+                    granted.pool,
+                    granted.device,
+                    device.gpu,
+                    device.cdi,
+                    granted.share,
+                    granted.use.value,
+                )
+                for granted, device in zip(claim.devices, devices, strict=True)
+            ),
+            pods=tuple(RecordedPod(name, uid) for name, uid in claim.pods),
+        )
+        return record, tuple(devices)
+
+    def _device(self, name: str, *, whole: bool = False) -> NodeDevice:
+        known = self._around.devices()
+        if known.unknown:
+            raise DeviceNotHere(name, known.unknown)
+        device = known.by_name.get(name)
+        if device is None:
+            raise DeviceNotHere(name, "this node has none of that name (any more)")
+        if device.refusal and not whole:
+            raise DeviceNotHere(name, f"{device.gpu} cannot be given to a container: {device.refusal}")
+        return device
+
+    def _check(self, record: Record) -> None:
+        """Refuse a claim that is prepared, and whose devices are known not to be there any more."""
+        if not self._around.devices().unknown:
+            for recorded in record.devices:
+                if self._device(recorded.device).gpu != recorded.gpu:
+                    raise DeviceNotHere(recorded.device, f"{recorded.gpu}, which the claim has, is not in this machine")
+
+    @asynccontextmanager
+    async def _turn(self, uid: str) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(uid, _Turn(asyncio.Lock()))
+        turn.waiting += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                self._turns.pop(uid, None)
+
+
+def _given(record: Record) -> list[tuple[str, str, str, str, str | None]]:
+    """What a claim has, without how containers are told of it, which may change with our version."""
+    return [(one.request, one.pool, one.device, one.gpu, one.share) for one in record.devices]
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock
+    waiting: int = 0
