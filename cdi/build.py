@@ -13,6 +13,7 @@ the host does not have it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from cdi import parts
@@ -117,10 +118,10 @@ def verify(spec: Spec, exists: Callable[[str], bool]) -> tuple[str, ...]:
 
 def without_missing(spec: Spec, exists: Callable[[str], bool]) -> tuple[Spec | None, Mapping[str, str]]:
     """Take those devices out whose host paths are not there; gives the rest, and the names with the reason."""
-    known: dict[str, bool] = {}
+    there = cache(exists)
 
     def gone(edits: ContainerEdits) -> list[str]:
-        return [path for path in needs(edits) if not known.setdefault(path, exists(path))]
+        return [path for path in dict.fromkeys(needs(edits)) if not there(path)]
 
     common = gone(spec.container_edits)
     missing = {device.name: common or gone(device.container_edits) for device in spec.devices}

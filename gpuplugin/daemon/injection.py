@@ -7,6 +7,7 @@ given is told of with the reason, and is not offered until that has gone.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,38 +16,72 @@ import structlog
 from cdi import writer
 from cdi.build import Options, build, without_missing
 from cdi.conflicts import conflicts
-from cdi.names import KIND, file_name
+from cdi.names import KIND, Naming, file_name
 from gpuplugin.discovery.driver_root import DriverRootSearch
 from gpuplugin.errors import CdiError
 from gpuplugin.model.driver_root import Wanted
+from gpuplugin.plan.nodes import device_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
+    from gpuplugin.model.driver_root import DriverRoot
     from gpuplugin.model.ids import DeviceUuid
     from gpuplugin.model.inventory import Inventory
+    from gpuplugin.plan.nodes import DeviceNodes
 
 log = structlog.get_logger()
+
+WATCH_SECONDS = 0.5
+"""Between two glances at the driver's files, each some hundred stat calls."""
 
 
 class Injection:
     """Publishes the CDI document, where the configured strategies name devices by it."""
 
     def __init__(self, config: Config, host: Host) -> None:
-        self._wanted = "cdi-cri" in config.flags.plugin.device_list_strategy
         self._folder = Path(config.paths.cdi)
         self._options = Options(stand_ins=host.simulated)
         self._search = DriverRootSearch(host.driver_root, host.dev_root, host.sysfs, host.proc)
-        self._beside = _beside(config)
         self._said: frozenset[str] = frozenset()
+        self._looked = asyncio.Event()
+        self._wanted = self._nodes_wanted = False
+        self.nodes: DeviceNodes | None = None
+        self.adopt(config)
+
+    def adopt(self, config: Config) -> None:
+        """Do as that configuration says from the next `publish` on.
+
+        What an earlier one had named stays in the document: containers that start again are given the same names again.
+        """
+        plugin = config.flags.plugin
+        self._wanted |= any(strategy.startswith("cdi-") for strategy in plugin.device_list_strategy)
+        self._nodes_wanted = plugin.pass_device_specs
+        if plugin.device_id_strategy == "index":
+            self._options = replace(self._options, namings=(Naming.UUID, Naming.INDEX))
+        self._beside = _beside(config)
 
     async def publish(self, inventory: Inventory) -> Mapping[DeviceUuid, str]:
-        """Bring the document up to date; returns what no container can be given, with the reason."""
-        if not self._wanted:
+        """Bring the document and `nodes` up to date; returns what no container can be given, with the reason."""
+        if not self._wanted and not self._nodes_wanted:
             return {}
-        return await asyncio.to_thread(self._publish, inventory)
+        root = await asyncio.to_thread(self._search.look, inventory.driver.version, inventory.gpus, self._beside)
+        self.nodes = device_nodes(inventory, root) if self._nodes_wanted else None
+        return await asyncio.to_thread(self._publish, inventory, root) if self._wanted else {}
+
+    async def watch(self, wake: Callable[[str], None]) -> None:
+        """Ask for a look soon after the driver's files have changed, of which no message tells."""
+        before = await asyncio.to_thread(self._search.stamp)
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if not self._wanted and not self._nodes_wanted:
+                continue
+            now = await asyncio.to_thread(self._search.stamp)
+            if now != before:
+                wake("the driver's files have changed")
+            before = now
 
     def remove(self) -> None:
         """Take our document away, for good; what cannot be removed is told of."""
@@ -56,8 +91,7 @@ class Injection:
         except CdiError as error:
             log.warning("CDI", reason=str(error))
 
-    def _publish(self, inventory: Inventory) -> Mapping[DeviceUuid, str]:
-        root = self._search.look(inventory.driver.version, inventory.gpus, self._beside)
+    def _publish(self, inventory: Inventory, root: DriverRoot) -> Mapping[DeviceUuid, str]:
         built = build(inventory.gpus, root, options=self._options)
         spec, gone = without_missing(built.spec, self._search.exists) if built.spec else (None, {})
         refused = {uuid: built.refused.get(uuid) or gone.get(uuid) for uuid in _devices(inventory)}

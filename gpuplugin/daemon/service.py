@@ -42,6 +42,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event) -> None:
             *_answering(config, host, node, plugins, tasks),
             tasks.create_task(node.keep_looking(), name="look"),
             tasks.create_task(node.keep_probing(), name="probe"),
+            tasks.create_task(injection.watch(node.wake), name="watch the driver's files"),
             tasks.create_task(_listen(node, thread), name="listen"),
             tasks.create_task(_tell_features(config, host, node), name="tell features"),
         ]

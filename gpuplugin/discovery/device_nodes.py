@@ -121,11 +121,28 @@ class NodeSearch:
             dangling = self._dev_root.see(path).is_symlink()
             return Node(path, self._dev_root.on_host(path), None) if dangling else None
         try:
-            status = self._dev_root.see(found).stat()
+            status = os.stat(self._dev_root.text(found))  # noqa: PTH116 - there are hundreds of nodes
         except OSError:
             return None
         device = (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
         return Node(path, self._dev_root.on_host(found), device)
+
+    def stamp(self) -> tuple[object, ...]:
+        """Give something that differs once nodes, their numbers, MIG instances or the driver's version do."""
+        names = (name for name in self._names("/dev") if name in COMMON_NODES or _GPU_NODE.fullmatch(name))
+        capabilities = f"{self._proc}/{CAPABILITIES}"
+        instances = [
+            (gpu, instance, *names_in(f"{capabilities}/{gpu}/mig/{instance}"))
+            for gpu in names_in(capabilities)
+            for instance in names_in(f"{capabilities}/{gpu}/mig")
+        ]
+        return (
+            _text(self._proc / "driver/nvidia/version"),
+            _text(self._proc / "devices"),
+            [(name, _number(self._dev_root.text(f"/dev/{name}"))) for name in names],
+            self._names("/dev/nvidia-caps"),
+            instances,
+        )
 
     def _gds(self) -> Extra:
         names = [name for name in self._names("/dev") if _GDS_NODE.fullmatch(name)]
@@ -178,7 +195,7 @@ class NodeSearch:
         return names_in(self._dev_root.see(folder))
 
 
-def names_in(folder: Path) -> list[str]:
+def names_in(folder: Path | str) -> list[str]:
     """Names in a folder, sorted; none where it is not there or cannot be read."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208  # names alone: folders of libraries have thousands
@@ -191,3 +208,10 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def _number(path: str) -> int | None:
+    try:
+        return os.stat(path).st_rdev  # noqa: PTH116 - as above
+    except OSError:
+        return None

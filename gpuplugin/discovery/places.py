@@ -27,6 +27,10 @@ class Place:
         """Give our own path of an absolute path in this root, links untouched."""
         return self.here / path.lstrip("/")
 
+    def text(self, path: str) -> str:
+        """Give the same as `see` as a text, for where there are hundreds of them."""
+        return f"{str(self.here).rstrip('/')}/{path.lstrip('/')}"
+
     def on_host(self, path: str) -> str:
         """Give the host's own path of an absolute path in this root."""
         return f"{self.host.rstrip('/')}/{path.lstrip('/')}"

@@ -89,7 +89,7 @@ def test_version_and_help(cli):
     assert cli("--version").out == f"gpuplugin {__version__}\n"
     text = cli("--help").out
     assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()] == (
-        ["run", "topo", "inventory", "machines", "demo", "config", "cdi"]
+        ["run", "topo", "inventory", "machines", "demo", "config", "cdi", "runtime"]
     )
     assert "rows[]" in cli("topo", "--help").out
 

@@ -155,3 +155,29 @@ def test_a_nic_is_looked_up_at_the_moment_of_the_call(tmp_path: Path, nodes: Nod
     assert missing is not None
     assert missing.startswith("mlx5_0: /host/dev/infiniband/uverbs5 is not on the host; look whether mlx5_0 has")
     assert "uverbs of it" in str(nodes.nic("mlx5_8").missing)
+
+
+def test_the_stamp_differs_with_everything_a_look_would_find_differently(tmp_path: Path) -> None:
+    made.debian(tmp_path)
+    place = Place(tmp_path, "/host")
+    looked = DriverRootSearch(place, place, tmp_path / "sys", tmp_path / "proc", "x86_64")
+    looked.look(made.VERSION, [])
+    seen = [looked.stamp()]
+    assert looked.stamp() == seen[0]
+    for path in (
+        "/proc/driver/nvidia/version",
+        "/proc/devices",
+        "/dev/nvidia0",
+        "/dev/nvidia-caps/nvidia-cap1",
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access",
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access",
+        f"{made.DEBIAN}/libnvidia-new.so.{made.VERSION}",
+        f"{made.DEBIAN}/libcuda.so.{made.VERSION}",
+        "/etc/ld.so.cache",
+    ):
+        made.write(tmp_path, path, b"changed")
+        assert looked.stamp() != seen[-1], path
+        looked.look(made.VERSION, [])
+        seen.append(looked.stamp())
+    made.write(tmp_path, "/dev/tty7")
+    assert looked.stamp() == seen[-1], "only the driver's nodes count"

@@ -1,0 +1,110 @@
+"""The daemon's CDI document follows the driver's files by itself: upgrade, MIG, nodes that come and go."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from cdi.names import CLAIM_PREFIX
+from tests.daemon.conftest import SOON
+
+UPGRADED = "590.48.01"
+
+
+async def until(condition, what):
+    try:
+        async with asyncio.timeout(SOON):
+            while not condition():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise TimeoutError(what) from None
+
+
+def devices(bench):
+    return [device["name"] for device in json.loads(bench.cdi.read_text())["devices"]] if bench.cdi.exists() else []
+
+
+def libraries(bench):
+    mounts = json.loads(bench.cdi.read_text())["containerEdits"]["mounts"] if bench.cdi.exists() else []
+    return {Path(mount["hostPath"]).name for mount in mounts if "libcuda" in mount["hostPath"]}
+
+
+def upgrade(bench):
+    """Replace every file of the driver as a package does, and load the new module."""
+    old = bench.state.snapshot.driver.version
+    for path in list((bench.machine.root / "usr").rglob(f"*{old}*")):
+        if path.is_file() and not path.is_symlink():
+            path.rename(path.with_name(path.name.replace(old, UPGRADED)))
+    version = bench.machine.root / "proc/driver/nvidia/version"
+    version.write_text(version.read_text().replace(old, UPGRADED))
+    bench.state.change(lambda now: replace(now, driver=replace(now.driver, version=UPGRADED)))
+
+
+# No timer looks within these tests: what happens, happens because the driver's files have changed.
+SLOW = {"health_probe_seconds": "3600", "rescan_seconds": "86400"}
+
+
+async def test_a_driver_upgrade_is_followed(bench):
+    async with bench.daemon(**SLOW):
+        await bench.usable(8)
+        assert libraries(bench) == {"libcuda.so.580.95.05", "libcudadebugger.so.580.95.05"}
+        upgrade(bench)
+        await until(
+            lambda: libraries(bench) == {f"libcuda.so.{UPGRADED}", f"libcudadebugger.so.{UPGRADED}"}, "rewritten"
+        )
+        await bench.usable(8)
+
+
+async def test_a_node_that_goes_takes_its_gpu_out_and_one_that_comes_brings_it_back(bench):
+    node = bench.machine.root / "dev/nvidia3"
+    uuid = bench.state.snapshot.gpus[3].uuid
+    with capture_logs() as logs:
+        async with bench.daemon(**SLOW):
+            await bench.usable(8)
+            node.unlink()
+            await bench.usable(7)
+            assert uuid not in devices(bench)
+            node.touch()
+            await bench.usable(8)
+            assert uuid in devices(bench)
+    (withdrawn,) = [line for line in logs if line["event"] == "withdrawn"]
+    assert "dev/nvidia3 is missing on the host; make it there with: nvidia-modprobe -c 3" in withdrawn["reason"]
+
+
+async def test_libraries_that_go_and_come_do_the_same_for_all(bench):
+    library = next((bench.machine.root / "usr/lib").rglob("libcuda.so.580*"))
+    content = library.read_bytes()
+    async with bench.daemon(**SLOW):
+        await bench.usable(8)
+        library.unlink()
+        await bench.usable(0)
+        assert not bench.cdi.exists()
+        library.write_bytes(content)
+        await bench.usable(8)
+        assert len(devices(bench)) == 8
+
+
+async def test_mig_devices_come_and_go_with_their_instances(bench):
+    bench.machine.mig_mode(2, enabled=True)
+    async with bench.daemon(**SLOW):
+        await until(lambda: len(devices(bench)) == 8, "the GPUs")
+        made = bench.machine.mig_create(2, "3g.40gb")
+        await until(lambda: made.uuid in devices(bench), "the MIG device")
+        bench.machine.mig_destroy(2, made.slot)
+        await until(lambda: made.uuid not in devices(bench), "no MIG device")
+
+
+async def test_files_of_claims_and_of_others_stay(bench):
+    folder = bench.cdi.parent
+    folder.mkdir()
+    kept = [folder / f"{CLAIM_PREFIX}0b5c.json", folder / "nvidia.json"]
+    for path in kept:
+        path.write_text("{}")
+    stale = folder / "gpuplugin.io-old.json"
+    stale.write_text("{}")
+    async with bench.daemon(**SLOW):
+        await bench.usable(8)
+        assert not stale.exists()
+        assert all(path.exists() for path in kept)
