@@ -8,12 +8,10 @@ alone for 16 GPUs.
 from __future__ import annotations
 
 import random
-import sys
 import time
-from pathlib import Path
-from statistics import median, quantiles
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from rig import report
+from rig.node import count
 
 from gpuplugin.topology.allocate import Tables
 from gpuplugin.topology.graph import mask_of
@@ -26,17 +24,16 @@ CASES = [
     ("16 V100, NVSwitch", machines.dgx2, 10, "16 GPUs: 2 of them 1,700 ms, 3 of them 29,000 ms"),
     ("16 all different", machines.ring_of_16, 10, ""),
 ]
-ROUNDS = 3000
 
 
-def build_ms(make) -> float:
+def build_ms(make) -> list[float]:
     inventory = make()
     times = []
-    for _ in range(5):
+    for _ in range(count(5)):
         start = time.perf_counter()
         Tables.build(inventory)
-        times.append(time.perf_counter() - start)
-    return median(times) * 1000
+        times.append((time.perf_counter() - start) * 1000)
+    return times
 
 
 def choose_ms(make) -> list[float]:
@@ -46,7 +43,7 @@ def choose_ms(make) -> list[float]:
     dice = random.Random(1)
     everyone = range(len(inventory.gpus))
     times = []
-    for _ in range(ROUNDS):
+    for _ in range(count(3000)):
         free = dice.sample(everyone, dice.randint(1, len(everyone)))
         must = free[: dice.choice([0, 0, 1])]
         available, given, size = mask_of(free), mask_of(must), dice.randint(max(1, len(must)), len(free))
@@ -57,14 +54,10 @@ def choose_ms(make) -> list[float]:
 
 
 def main() -> None:
-    print(f"{'machine':<20} {'tables ms':>9} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'budget ms':>9}  reference")
+    report.title("choice of devices, in the daemon's own process")
     for name, make, budget, reference in CASES:
-        times = choose_ms(make)
-        p99 = quantiles(times, n=100)[98]
-        print(
-            f"{name:<20} {build_ms(make):>9.1f} {median(times):>8.3f} {p99:>8.3f} {max(times):>8.3f} "
-            f"{'<' if budget == 1 else '<='}{budget:>8}  {reference}"
-        )
+        report.times(f"{name}: choose", choose_ms(make), (budget, budget), reference)
+        report.times("  tables, built once for each change of the machine", build_ms(make))
 
 
 if __name__ == "__main__":
