@@ -38,6 +38,7 @@ class Meta(Object, frozen=True):
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
 
 # -- ResourceSlice ----------------------------------------------------------
