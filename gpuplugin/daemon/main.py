@@ -24,7 +24,7 @@ from gpuplugin.daemon import logs
 from gpuplugin.errors import ConfigError, GpuPluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
@@ -45,8 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     flags.add_to(parser)
     namespace, rest = parser.parse_known_args(arguments)
+    given = flags.collected(namespace, rest)
     try:
-        loaded = load_with_sources(None, os.environ, flags.collected(namespace, rest))
+        loaded = load_with_sources(None, os.environ, given)
     except ConfigError as error:
         for problem in error.problems:
             print(f"gpuplugin: {problem}", file=sys.stderr)  # noqa: T201 - there is no log yet
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         except GpuPluginError as error:
             log.error("cannot start", reason=str(error))  # noqa: TRY400 - the reason is for people, the trace is not
             return FAILURE
-        return _run(config, host)
+        return _run(config, host, loaded.file, given)
 
 
 def _host(config: Config, simulate: str | None, folder: Path | None, cleanup: ExitStack) -> Host:
@@ -75,16 +76,18 @@ def _host(config: Config, simulate: str | None, folder: Path | None, cleanup: Ex
     return made
 
 
-def _run(config: Config, host: Host) -> int:
-    from gpuplugin.daemon.service import serve  # noqa: PLC0415 - not for a configuration that is refused
+def _run(config: Config, host: Host, file: Path | None, given: Mapping[str, str | Sequence[str]]) -> int:
+    from gpuplugin.daemon.reload import ConfigSource  # noqa: PLC0415 - not for a configuration that is refused
+    from gpuplugin.daemon.service import serve  # noqa: PLC0415 - likewise
 
     gc.freeze()  # what is imported stays, and is not to be searched again while a pod waits: 7 to 20 ms each time
     gc.enable()
     with asyncio.Runner() as runner:
-        stop = asyncio.Event()
+        stop, source = asyncio.Event(), ConfigSource(file, os.environ, given)
+        runner.get_loop().add_signal_handler(signal.SIGHUP, source.asked.set)
         for number in (signal.SIGTERM, signal.SIGINT):
             runner.get_loop().add_signal_handler(number, _stopping, number, stop)
-        runner.run(serve(config, host, stop))
+        runner.run(serve(config, host, stop, source))
     log.info("stopped")
     return 0
 

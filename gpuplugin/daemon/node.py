@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -20,20 +21,22 @@ from gpuplugin.errors import GpuLost, NvmlError, NvmlUnavailable, ObserveError
 from gpuplugin.model.xid import describe
 from gpuplugin.plan.desired import Facts, all_units, desired
 from gpuplugin.plan.health import Finding, Health, Recovery, after_probe, after_xid, forget
+from gpuplugin.plan.mps import MpsNotReady
+from gpuplugin.plan.mps import groups as mps_groups
+from gpuplugin.plan.units import Units
 from gpuplugin.serving.latest import Latest
 from gpuplugin.topology.allocate import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gpuplugin.config import Config
     from gpuplugin.daemon.injection import Injection
     from gpuplugin.daemon.plugins import Plugins
     from gpuplugin.discovery.nvml_thread import NvmlThread
     from gpuplugin.discovery.sysfs import Sysfs
     from gpuplugin.model.health import XidEvent
-    from gpuplugin.model.ids import DeviceUuid, GpuUuid
+    from gpuplugin.model.ids import GpuUuid
     from gpuplugin.model.inventory import Inventory
+    from gpuplugin.plan.mps import MpsDaemons
 
 log = structlog.get_logger()
 
@@ -45,18 +48,25 @@ class Node:
     """Everything that is known and decided about this node, on one event loop."""
 
     def __init__(
-        self, config: Config, thread: NvmlThread, sysfs: Sysfs, injection: Injection, plugins: Plugins
+        self,
+        config: Config,
+        thread: NvmlThread,
+        sysfs: Sysfs,
+        injection: Injection,
+        mps: MpsDaemons,
+        plugins: Plugins,
     ) -> None:
-        self._config, self._thread, self._sysfs = config, thread, sysfs
-        self._injection, self._plugins = injection, plugins
-        self._checks = config.health.checks
-        self._recovery = Recovery(config.health.recovery_probes, config.health.quiet_seconds)
+        self._config = self._wanted = config
+        self._thread, self._sysfs = thread, sysfs
+        self._injection, self._mps, self._plugins = injection, mps, plugins
         self.wake = Wakeup()
         self.looked = asyncio.Event()
         self.gpus_changed: Latest[object] = Latest(None)
         self.inventory: Inventory | None = None
         self._health = Health()
-        self._cannot_inject: Mapping[DeviceUuid, str] = {}
+        self._units = Units((), ())
+        self._facts = Facts(self._health)
+        self._delivery = Delivery.of(config)
         self._tables: asyncio.Task[Tables] | None = None
         self._trouble = ""
         self._retry = FIRST_RETRY_SECONDS
@@ -65,6 +75,11 @@ class Node:
     def trouble(self) -> str:
         """Why the last look at the GPUs failed; "" where it did not."""
         return self._trouble
+
+    def configure(self, config: Config) -> None:
+        """Do as this configuration says, from the next look on, which is asked for."""
+        self._wanted = config
+        self.wake("configuration")
 
     async def keep_looking(self) -> None:
         """Look once, then whenever woken, and at the latest every `rescanSeconds`; sooner while something is amiss."""
@@ -93,7 +108,7 @@ class Node:
         if event.xid == RECOVERY_ACTION_CHANGED:
             log.info("the driver's wish has changed", xid=event.xid, **where)
             self.wake("XID 154")
-        elif not self._checks.handles(event.xid):
+        elif not self._config.health.checks.handles(event.xid):
             log.info("XID left to the application", xid=event.xid, reason=text, **where)
         else:
             log.warning("XID", xid=event.xid, reason=text, gi=event.gpu_instance, ci=event.compute_instance, **where)
@@ -122,12 +137,24 @@ class Node:
         if self.inventory is None or self._health.unknown:
             self.gpus_changed.set(None)
             log.info("NVML answers", driver=inventory.driver.version, gpus=len(inventory.gpus))
-        cannot_inject = await self._injection.publish(inventory)  # a device may be offered only once it can be given
-        self._take(inventory)
-        self._cannot_inject = cannot_inject
+        await self._prepare(inventory, self._wanted)
         self._offer()
         self.looked.set()
         return True
+
+    async def _prepare(self, inventory: Inventory, config: Config) -> None:
+        """Make ready what the devices need to be given, and only then take picture and configuration over, as one."""
+        units = all_units(inventory, config)
+        self._injection.adopt(config)
+        cannot_inject = await self._injection.publish(inventory)
+        mps = await self._mps.ready(mps_groups(units.units, config))
+        for remark in units.remarks:
+            if remark not in self._units.remarks:
+                log.warning("configuration and machine", reason=remark)
+        self._config, self._units = config, units
+        self._delivery = Delivery.of(config, self._injection.nodes)
+        self._take(inventory)
+        self._facts = Facts(self._health, cannot_inject, mps)
 
     def _failed(self, error: NvmlError | ObserveError) -> None:
         if str(error) != self._trouble:
@@ -176,7 +203,9 @@ class Node:
             finding = Finding(f"the GPU cannot be probed ({error})")
         else:
             finding = Finding(asks=_asks(recovery))
-        self._set_health(after_probe(self._health, gpu, finding, time.monotonic(), self._recovery))
+        settings = self._config.health
+        recovery_rule = Recovery(settings.recovery_probes, settings.quiet_seconds)
+        self._set_health(after_probe(self._health, gpu, finding, time.monotonic(), recovery_rule))
 
     def _set_health(self, health: Health) -> None:
         before, self._health = self._health, health
@@ -186,16 +215,18 @@ class Node:
     def _offer(self) -> None:
         if self.inventory is None or self._tables is None:
             return
-        facts = Facts(self._health, self._cannot_inject)
-        resources = desired(all_units(self.inventory, self._config), facts, self._plugins.resources)
+        resources = desired(self._units, replace(self._facts, health=self._health), self._plugins.resources)
         pack = self._config.flags.plugin.shared_devices_allocation_policy == "packed"
-        self._plugins.publish(resources, self._tables, Delivery.of(self._config), pack=pack)
+        self._plugins.publish(resources, self._tables, self._delivery, pack=pack)
 
     def _incomplete(self) -> bool:
         """Whether another look may find what the last one missed."""
         inventory = self.inventory
         return inventory is not None and bool(
-            self._cannot_inject or inventory.unreadable or any(gpu.fault for gpu in inventory.gpus)
+            self._facts.injection
+            or any(isinstance(state, MpsNotReady) for state in self._facts.mps.values())
+            or inventory.unreadable
+            or any(gpu.fault for gpu in inventory.gpus)
         )
 
 

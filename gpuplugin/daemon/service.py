@@ -11,9 +11,11 @@ import structlog
 
 from gpuplugin.daemon.features import features
 from gpuplugin.daemon.injection import Injection
+from gpuplugin.daemon.mps_folders import MpsFoldersOnHost
 from gpuplugin.daemon.node import Node
 from gpuplugin.daemon.plugins import Plugins
 from gpuplugin.daemon.readiness import StatusSocket, readiness
+from gpuplugin.daemon.reload import Reload
 from gpuplugin.discovery.events import XidWatch
 from gpuplugin.discovery.nvml_thread import NvmlThread
 from gpuplugin.discovery.sysfs import Sysfs
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
+    from gpuplugin.daemon.reload import ConfigSource
     from gpuplugin.model.ids import GpuUuid
 
 log = structlog.get_logger()
@@ -32,18 +35,22 @@ CLOSING_SECONDS = 2.0
 """How long NVML may take to shut down; a hung call of it must not keep the daemon from ending."""
 
 
-async def serve(config: Config, host: Host, stop: asyncio.Event) -> None:
-    """Run until `stop` is set, then take everything back that should not outlive us."""
+async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigSource | None = None) -> None:
+    """Run until `stop` is set, then take everything back that should not outlive us.
+
+    source: where the configuration is read again when it changes; None: it stays as it is.
+    """
     async with NvmlThread(host.nvml) as thread, asyncio.TaskGroup() as tasks:
         plugins = Plugins(config.paths.registration_socket, tasks)
         injection = Injection(config, host)
-        node = Node(config, thread, Sysfs(host.sysfs), injection, plugins)
+        node = Node(config, thread, Sysfs(host.sysfs), injection, MpsFoldersOnHost(), plugins)
         running = [
             *_answering(config, host, node, plugins, tasks),
             tasks.create_task(node.keep_looking(), name="look"),
             tasks.create_task(node.keep_probing(), name="probe"),
             tasks.create_task(injection.watch(node.wake), name="watch the driver's files"),
             tasks.create_task(_listen(node, thread), name="listen"),
+            *_reloading(source, config, node, tasks),
             tasks.create_task(_tell_features(config, host, node), name="tell features"),
         ]
         await stop.wait()
@@ -65,6 +72,13 @@ def _answering(
     if config.paths.status:
         status = StatusSocket(Path(config.paths.status), lambda: readiness(node, plugins, host.sysfs))
         yield tasks.create_task(status.serve(), name="answer probes")
+
+
+def _reloading(
+    source: ConfigSource | None, config: Config, node: Node, tasks: asyncio.TaskGroup
+) -> Iterator[asyncio.Task[None]]:
+    if source is not None:
+        yield tasks.create_task(Reload(source, config, node.configure).keep_watching(), name="reload")
 
 
 async def _tell_features(config: Config, host: Host, node: Node) -> None:

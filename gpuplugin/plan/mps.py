@@ -26,15 +26,21 @@ CLIENTS, CLIENTS_BEFORE_VOLTA = 48, 16
 class MpsGroup:
     """The GPUs of one control daemon, by index, and what it shall allow each client.
 
-    clients: how many are expected on each GPU · thread_percentage: of a GPU's threads · memory: bytes of each GPU's
-    memory; a GPU whose size is not known is not in it.
+    root: the host's folder for all of MPS · clients: how many are expected on each GPU · thread_percentage: of a GPU's
+    threads · memory: bytes of each GPU's memory; a GPU whose size is not known is not in it.
     """
 
+    root: str
     resource: ResourceName
     gpus: tuple[GpuUuid, ...]
     clients: int
     thread_percentage: int
     memory: Mapping[GpuUuid, int]
+
+    @property
+    def folders(self) -> MpsFolders:
+        """Where its pipes and shared memory are, laid out as the reference does."""
+        return MpsFolders(f"{self.root}/{self.resource}/pipe", f"{self.root}/shm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +105,11 @@ def _group(resource: ResourceName, members: list[Unit], config: Config) -> MpsGr
     limit = settings.memory_limit if settings else None
     shares = {unit.gpu.uuid: limit or (unit.gpu.memory_bytes or 0) // clients for unit in members}
     memory = {gpu: size for gpu, size in shares.items() if size}
-    return MpsGroup(resource, tuple(unit.gpu.uuid for unit in members), clients, percentage or 100 // clients, memory)
+    return MpsGroup(
+        root=config.flags.mps_folder,
+        resource=resource,
+        gpus=tuple(unit.gpu.uuid for unit in members),
+        clients=clients,
+        thread_percentage=percentage or 100 // clients,
+        memory=memory,
+    )
