@@ -50,7 +50,15 @@ def with_values(path: Path, text: str, table: Sequence[str], values: Mapping[str
 
     Raises RuntimeConfigRefused where the file is no TOML, or cannot be edited without touching something else.
     """
-    wanted = _merged(read(path, text), table, plain(values))
+    wanted = copy.deepcopy(read(path, text))
+    inner = wanted
+    for depth, name in enumerate(table, 1):
+        inner = inner.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise RuntimeConfigRefused(
+                path, f"[{_shown(table[:depth])}] is no table", f"Make it one, or set by hand {_lines(table, values)}"
+            )
+    inner.update(plain(values))
     windows = "\r\n" in text
     unix = text.replace("\r\n", "\n") if windows else text
     for candidate in (_appended(unix, table, values), _edited(unix, table, values)):
@@ -59,19 +67,24 @@ def with_values(path: Path, text: str, table: Sequence[str], values: Mapping[str
         after = candidate.replace("\n", "\r\n") if windows else candidate
         if _parsed(after) == wanted and _keeps(unix, candidate, values):
             return after
-    shown = ".".join(json.dumps(name) if not _BARE.fullmatch(name) else name for name in table)
-    lines = "; ".join(f"{key} = {_toml(value)}" for key, value in values.items())
     raise RuntimeConfigRefused(
         path,
-        f"it is written in a way that cannot be edited without changing other lines ([{shown}])",
-        f"Set by hand, in [{shown}]: {lines}",
+        "it is written in a way that cannot be edited without changing other lines",
+        f"Set by hand {_lines(table, values)}",
     )
 
 
 def new_table(table: Sequence[str], values: Mapping[str, Value]) -> str:
     """A table as text, with these keys."""
-    header = ".".join(name if _BARE.fullmatch(name) else json.dumps(name) for name in table)
-    return "\n".join([f"[{header}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""])
+    return "\n".join([f"[{_shown(table)}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""])
+
+
+def _shown(table: Sequence[str]) -> str:
+    return ".".join(name if _BARE.fullmatch(name) else json.dumps(name) for name in table)
+
+
+def _lines(table: Sequence[str], values: Mapping[str, Value]) -> str:
+    return f"[{_shown(table)}]: " + "; ".join(f"{key} = {_toml(value)}" for key, value in values.items())
 
 
 def _appended(text: str, table: Sequence[str], values: Mapping[str, Value]) -> str | None:
@@ -121,15 +134,6 @@ def _parsed(text: str) -> dict[str, Any] | None:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError:
         return None
-
-
-def _merged(document: dict[str, Any], table: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
-    merged = copy.deepcopy(document)
-    inner = merged
-    for name in table:
-        inner = inner.setdefault(name, {})
-    inner.update(values)
-    return merged
 
 
 def _keeps(before: str, after: str, values: Mapping[str, Value]) -> bool:
