@@ -53,7 +53,7 @@ class PluginFlags(_Section, frozen=True):
     ] = ("cdi-cri",)
     device_id_strategy: Literal["uuid", "index"] = field(default="uuid", name="deviceIDStrategy")
     cdi_annotation_prefix: Text = "cdi.k8s.io/"
-    nvidia_ctk_path: AbsolutePath = field(default="/usr/bin/nvidia-ctk", name="nvidiaCTKPath")
+    nvidia_ctk_path: OptionalPath = field(default=None, name="nvidiaCTKPath")
     container_driver_root: AbsolutePath = "/driver-root"
     shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
 

@@ -118,7 +118,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "flags.plugin.nvidiaCTKPath",
-        "The host's program for hooks in CDI specifications",
+        "The host's program of NVIDIA's toolkit whose hooks containers run; none is needed, nor run unless this is set",
         ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
         ("nvidia-cdi-hook-path", "nvidia-ctk-path"),
     ),

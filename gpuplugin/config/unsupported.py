@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuplugin.config.given import clip
 from gpuplugin.config.rules import seconds
-from gpuplugin.config.settings import GfdFlags, PluginFlags
+from gpuplugin.config.settings import GfdFlags
 from gpuplugin.errors import Problem
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "auto, nvml",
         "Finding devices without NVML is",
     ),
-    _only("flags.plugin.nvidiaCTKPath", PluginFlags().nvidia_ctk_path, "Running hooks (none are needed) is"),
     _off("flags.gfd.oneshot", "Publishing labels is"),
     _off("flags.gfd.noTimestamp", "Publishing labels is"),
     Unsupported(
@@ -63,7 +62,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     _only("flags.gfd.outputFile", GfdFlags().output_file, "Publishing labels is"),
     _only("flags.gfd.machineTypeFile", GfdFlags().machine_type_file, "Publishing labels is"),
     _empty("cdi.featureFlags", "Switching parts of the CDI specification is"),
-    _empty("cdi.disableHooks", "Leaving out single hooks is"),
 )
 
 

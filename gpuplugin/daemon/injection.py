@@ -16,6 +16,7 @@ import structlog
 from cdi import writer
 from cdi.build import Options, build, without_missing
 from cdi.conflicts import conflicts
+from cdi.hooks import Hooks
 from cdi.names import KIND, Naming, file_name
 from gpuplugin.discovery.driver_root import DriverRootSearch
 from gpuplugin.errors import CdiError
@@ -43,7 +44,10 @@ class Injection:
 
     def __init__(self, config: Config, host: Host) -> None:
         self._folder = Path(config.paths.cdi)
-        self._options = Options(stand_ins=host.simulated)
+        program = config.flags.plugin.nvidia_ctk_path
+        self._options = Options(
+            stand_ins=host.simulated, hooks=Hooks(program, config.cdi.disable_hooks) if program else None
+        )
         self._search = DriverRootSearch(host.driver_root, host.dev_root, host.sysfs, host.proc)
         self._said: frozenset[str] = frozenset()
         self._looked = asyncio.Event()
@@ -120,7 +124,14 @@ class Injection:
 
 def _beside(config: Config) -> Wanted:
     flags, imex = config.flags, config.imex
-    return Wanted(flags.gdrcopy_enabled, flags.gds_enabled, flags.mofed_enabled, imex.channel_ids, imex.required)
+    return Wanted(
+        gdrcopy=flags.gdrcopy_enabled,
+        gds=flags.gds_enabled,
+        mofed=flags.mofed_enabled,
+        imex_channels=imex.channel_ids,
+        imex_required=imex.required,
+        hook=flags.plugin.nvidia_ctk_path,
+    )
 
 
 def _devices(inventory: Inventory) -> Iterator[DeviceUuid]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuplugin.discovery import elf, ldcache
 from gpuplugin.discovery.device_nodes import NodeSearch, names_in
-from gpuplugin.model.driver_root import NOTHING_ELSE, DriverRoot, FileKind, HostFile, Library, LoaderFile, Wanted
+from gpuplugin.model.driver_root import NOTHING_ELSE, DriverRoot, Extra, FileKind, HostFile, Library, LoaderFile, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -98,7 +98,7 @@ class DriverRootSearch:
         gpus = sorted(gpus, key=lambda gpu: gpu.pci)
         libraries, loader_files, warnings = self._libraries(version)
         caps = self.nodes.capabilities(gpus)
-        extras = tuple(self.nodes.extras(wanted))
+        extras = (*self.nodes.extras(wanted), *self._hook(wanted.hook))
         lacking = (extra.missing for extra in extras if extra.missing is not None and not extra.required)
         return DriverRoot(
             root=self.root.host,
@@ -122,6 +122,20 @@ class DriverRootSearch:
             prefix = place.on_host(below)
             if host_path.startswith(prefix):
                 return os.access(place.text(below + host_path.removeprefix(prefix)), os.F_OK)
+        return False
+
+    def _hook(self, program: str | None) -> Iterator[Extra]:
+        if program is not None and not self._is_program(program):
+            advice = "install NVIDIA's container toolkit, or name no program for hooks: none is needed"
+            missing = f"{program} is no program on the host that could be seen from here; {advice}"
+            yield Extra("hooks", (), (), missing, required=True)
+
+    def _is_program(self, path: str) -> bool:
+        for place in (self.root, self.dev_root):
+            prefix = place.on_host("/")
+            found = place.resolve(path.removeprefix(prefix)) if path.startswith(prefix) else None
+            if found is not None and os.access(place.text(found), os.X_OK) and stat.S_ISREG(_mode(place.see(found))):
+                return True
         return False
 
     def stamp(self) -> tuple[object, ...]:

@@ -103,7 +103,8 @@ class LoaderFile:
 class Wanted:
     """What containers shall get beside GPUs, each where the host has it.
 
-    imex_required: that no GPU is given without the IMEX channels.
+    imex_required: that no GPU is given without the IMEX channels · hook: the host's path of a program that containers'
+    hooks run, without which no GPU is given either.
     """
 
     gdrcopy: bool = False
@@ -111,6 +112,7 @@ class Wanted:
     mofed: bool = False
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
+    hook: str | None = None
 
 
 NOTHING_ELSE: Final = Wanted()

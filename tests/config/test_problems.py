@@ -324,14 +324,12 @@ def test_plain_scalars_mean_what_they_mean_to_the_references_library(text, value
 WANTED = {
     "flags.useNodeFeatureAPI": "false",
     "flags.deviceDiscoveryStrategy": "tegra",
-    "flags.plugin.nvidiaCTKPath": "/opt/ctk",
     "flags.gfd.oneshot": "true",
     "flags.gfd.noTimestamp": "true",
     "flags.gfd.sleepInterval": "30s",
     "flags.gfd.outputFile": "/x",
     "flags.gfd.machineTypeFile": "/x",
     "cdi.featureFlags": "[some]",
-    "cdi.disableHooks": "[all]",
 }
 
 

@@ -108,3 +108,39 @@ async def test_files_of_claims_and_of_others_stay(bench):
         await bench.usable(8)
         assert not stale.exists()
         assert all(path.exists() for path in kept)
+
+
+async def test_hooks_are_run_only_where_asked_for_and_only_while_they_are_there(bench):
+    program = bench.machine.root / "usr/bin/nvidia-cdi-hook"
+    async with bench.daemon(nvidia_cdi_hook_path=str(program), cdi_disable_hooks="update-ldcache"):
+        await bench.usable(0)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        await bench.usable(8)
+        hooks = json.loads(bench.cdi.read_text())["containerEdits"]["hooks"]
+        assert [(hook["path"], hook["args"][1]) for hook in hooks] == [
+            (str(program), "enable-cuda-compat"),
+            (str(program), "disable-device-node-modification"),
+        ]
+        program.unlink()
+        await bench.usable(0)
+
+
+async def test_what_is_wanted_beside_gpus_is_in_the_document_where_the_host_has_it(bench):
+    with capture_logs() as logs:
+        async with bench.daemon(mofed_enabled="true", gds_enabled="true"):
+            await bench.usable(8)
+            paths = {mount["containerPath"] for mount in json.loads(bench.cdi.read_text())["containerEdits"]["mounts"]}
+            assert {"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"} <= paths
+    assert [line["reason"] for line in logs if line["event"] == "CDI"] == [
+        f"gds: {bench.machine.root}/dev/nvidia-fs0 is not on the host; load the kernel module nvidia-fs"
+    ]
+
+
+async def test_imex_channels_may_be_required(bench):
+    channel = bench.machine.root / "dev/nvidia-caps-imex-channels/channel0"
+    async with bench.daemon(imex_channel_ids="0", imex_required="true"):
+        await bench.usable(0)
+        channel.parent.mkdir()
+        channel.touch()
+        await bench.usable(8)
