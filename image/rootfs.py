@@ -31,10 +31,7 @@ LIBRARIES: Final = f"usr/local/lib/{PYTHON}/dist-packages"
 NOTES: Final = "usr/share/gpuplugin"
 MERGED: Final = ("bin", "lib", "lib64", "sbin")
 MOUNT_POINTS: Final = ("dev", "driver-root", "proc", "run/cdi", "run/gpuplugin", "sys", "tmp", "var/lib/kubelet")
-USERS: Final = (
-    "root:x:0:0:root:/:/usr/sbin/nologin\n"
-    "gpuplugin:x:65532:65532:gpuplugin:/:/usr/sbin/nologin\n"
-)
+USERS: Final = "root:x:0:0:root:/:/usr/sbin/nologin\ngpuplugin:x:65532:65532:gpuplugin:/:/usr/sbin/nologin\n"
 GROUPS: Final = "root:x:0:\ngpuplugin:x:65532:\n"
 ENTRY: Final = f"""#!/usr/bin/{PYTHON} -IB
 import sys
