@@ -32,9 +32,10 @@
     │   ├── DeviceNotHere         a device that was allocated is unknown here, or cannot be given to a container
     │   └── DeviceHeld            a device is still in use by another; carries the claims that hold it
     ├── SlicesInvalid             what we would offer breaks the API's rules; carries every Problem found
+    ├── PodResourcesUnavailable   kubelet does not say what its pods have; carries the socket
     ├── CheckpointError           the record of prepared claims cannot be read or written; carries the path
     ├── KubeUnconfigured          neither a service account nor a kubeconfig says where the API server is
-    ├── RuntimeUnreachable        no container runtime answers at that CRI socket; carries the socket
+    ├── RuntimeUnreachable        no container runtime answers at a CRI socket; carries the sockets tried
     ├── RuntimeConfigRefused      a runtime's configuration cannot be edited as it is; carries path and line
     ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
@@ -228,11 +229,11 @@ class KubeUnconfigured(GpuPluginError):
 
 
 class RuntimeUnreachable(GpuPluginError):
-    """No container runtime answers at `socket`; the text says why and what to do."""
+    """No container runtime answers at any of `sockets`; the text says why and what to do."""
 
-    def __init__(self, socket: Path, why: str, advice: str) -> None:
-        self.socket = socket
-        super().__init__(f"{socket}: {why}; {advice}")
+    def __init__(self, sockets: Iterable[Path], why: str, advice: str) -> None:
+        self.sockets = tuple(sockets)
+        super().__init__(f"{', '.join(map(str, self.sockets))}: {why}; {advice}")
 
 
 class RuntimeConfigRefused(GpuPluginError):
@@ -269,6 +270,14 @@ class DeviceHeld(ClaimRefused):
     def __init__(self, held: Iterable[str], claims: Iterable[str]) -> None:
         self.claims = tuple(claims)
         super().__init__(f"{'; '.join(held)}. The pod starts by itself once that has ended")
+
+
+class PodResourcesUnavailable(GpuPluginError):
+    """Kubelet could not be asked, at `socket`, which pods have which devices."""
+
+    def __init__(self, socket: Path, why: str) -> None:
+        self.socket = socket
+        super().__init__(f"{socket}: {why}; kubelet answers there when it runs and its folder is mounted here")
 
 
 class CheckpointError(GpuPluginError):

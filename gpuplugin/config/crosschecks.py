@@ -48,6 +48,14 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "none, single",
             "MPS is for whole GPUs: share MIG devices by sharing.timeSlicing",
         )
+    if config.dra.gpus and not config.node.name:
+        yield Problem(
+            sources.get("dra.gpus", ""),
+            "node.name",
+            "",
+            "this node's name in the Kubernetes API",
+            "Claims with dra.gpus need it: set NODE_NAME from spec.nodeName",
+        )
     yield from _unreachable(config, sources)
     if sharing.time_slicing:
         yield from _section("sharing.timeSlicing", sharing.time_slicing, config, sources)

@@ -119,6 +119,14 @@ def memory_bytes(size: str | int) -> int:
     return int(match[1]) << _MEMORY_SHIFTS[match[2].upper()[:1]]
 
 
+def for_claims(value: object) -> str:
+    """Bring what names GPUs for claims to one form: UUID, PCI address, or a pattern for the model; all is ``*``."""
+    named = excluded(value)
+    if isinstance(named, int):
+        raise ValueError("An index moves when a GPU is lost, and the GPU would change its owner")  # noqa: TRY004
+    return "*" if named == "all" else named
+
+
 def memory(value: object) -> str | int:
     """Hold a size to one that `memory_bytes` can read; it stays as written."""
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -164,5 +172,6 @@ RESOURCE_NAME = Rule(
 XID = Rule("an XID number of 1 or more, or all", xid)
 DEVICES = Rule("all, a count of 1 or more, or a list of GPU indexes, gpu:mig indexes, GPU UUIDs or MIG UUIDs", devices)
 EXCLUDED = Rule("a GPU's index, UUID or PCI address, or a pattern for its model (* stands for anything)", excluded)
+FOR_CLAIMS = Rule("all, a GPU's UUID or PCI address, or a pattern for its model (* stands for anything)", for_claims)
 MEMORY = Rule("a size such as 10G or 512M, or a number of bytes", memory)
 DURATION = Rule("a duration such as 90s or 1m30s, a number of nanoseconds, or infinite", duration)

@@ -25,6 +25,7 @@ OptionalPath = Annotated[str, rules.OPTIONAL_PATH] | None
 Text = Annotated[str, rules.TEXT, Meta(min_length=1)]
 Name = Annotated[str, rules.RESOURCE_NAME, Meta(min_length=1)]
 Xid = Annotated[int | str, rules.XID]
+ForClaims = Annotated[str, rules.FOR_CLAIMS]
 Excluded = Annotated[int | str, rules.EXCLUDED]
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
@@ -207,6 +208,16 @@ class Cdi(_Section, frozen=True):
     remove_on_stop: bool = False
 
 
+class Dra(_Section, frozen=True):
+    """`dra`: GPUs that are handed out by claims (Dynamic Resource Allocation) and not by the device plugin."""
+
+    gpus: Annotated[tuple[ForClaims, ...], Meta(extra={"single": True})] = ()
+
+    def includes(self, gpu: Gpu) -> bool:
+        """Return whether claims hand this GPU out."""
+        return any(_names(entry, gpu) for entry in self.gpus)
+
+
 class Health(_Section, frozen=True):
     """`health`: when a GPU leaves service and when it comes back."""
 
@@ -238,6 +249,7 @@ class Paths(_Section, frozen=True):
     sysfs: AbsolutePath = "/sys"
     proc: AbsolutePath = "/proc"
     status: OptionalPath = None
+    kubeconfig: OptionalPath = None
 
     @property
     def registration_socket(self) -> Path:
@@ -262,6 +274,7 @@ class Config(_Section, frozen=True):
     devices: Devices = Devices()
     imex: Imex = Imex()
     cdi: Cdi = Cdi()
+    dra: Dra = Dra()
     health: Health = Health()
     node: NodeObject = NodeObject()
     rescan_seconds: Annotated[float, Meta(ge=1, le=86400)] = 60.0

@@ -212,6 +212,13 @@ SETTINGS: tuple[Setting, ...] = (
         ("DP_ENABLE_HEALTHCHECKS",),
         ("health-enable",),
     ),
+    Setting(
+        "dra.gpus",
+        "GPUs that are handed out by claims: all, UUIDs, PCI addresses or patterns for the model; the rest by the"
+        " device plugin",
+        ("GPUPLUGIN_DRA_GPUS",),
+        ("dra-gpus",),
+    ),
     Setting("node.name", "What the Kubernetes API calls this node", ("NODE_NAME",), ("node-name",)),
     Setting(
         "node.startupTaint",
@@ -240,6 +247,12 @@ SETTINGS: tuple[Setting, ...] = (
         "The socket that `gpuplugin ready` and `gpuplugin alive` ask; none unless set",
         ("GPUPLUGIN_PATHS_STATUS",),
         ("paths-status",),
+    ),
+    Setting(
+        "paths.kubeconfig",
+        "How the Kubernetes API is reached; the pod's service account unless set",
+        ("KUBECONFIG",),
+        ("kubeconfig",),
     ),
     Setting("log.level", "The least severe messages that are written", ("GPUPLUGIN_LOG_LEVEL",), ("log-level",)),
     Setting(
