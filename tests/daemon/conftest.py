@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplugin.config import load
+from gpuplugin.config import load_with_sources
 from gpuplugin.daemon.host import Host
+from gpuplugin.daemon.reload import ConfigSource
 from gpuplugin.daemon.service import serve
 from gpuplugin.discovery.nvml_real import RealNvml
 from gpuplugin.discovery.places import Place
@@ -29,6 +30,7 @@ class Bench:
         self.folder, self.kubelet = folder, kubelet
         self.machine = SimulatedHost(load_machine("hgx-h100"), folder / "host")
         self.cdi = folder / "cdi" / "gpuplugin.io-gpu.json"
+        self.source: ConfigSource | None = None
 
     @property
     def state(self):
@@ -47,16 +49,27 @@ class Bench:
         nvml = RealNvml(self.machine.library())
         host = Host(nvml, self.machine.root / "sys", self.machine.root / "proc", place, place, simulated=True)
         stop = asyncio.Event()
-        task = asyncio.create_task(serve(load(None, {}, settings), host, stop))
+        loaded = load_with_sources(None, {}, settings)
+        self.source = ConfigSource(loaded.file, {}, settings)
+        task = asyncio.create_task(serve(loaded.config, host, stop, self.source))
         try:
             yield
         finally:
             stop.set()
             await task
 
-    async def usable(self, count: int) -> None:
+    def configure(self, text: str) -> str:
+        """Write the configuration file, as a whole; returns its path, for the flag ``config_file``."""
+        path, new = self.folder / "config.yaml", self.folder / "config.new"
+        new.write_text(text)
+        new.replace(path)
+        return str(path)
+
+    async def usable(self, count: int, resource: str = GPU) -> None:
         await self.kubelet.until(
-            lambda: self.kubelet.watches(GPU) and self.kubelet.allocatable(GPU) == count, SOON, f"{count} usable GPUs"
+            lambda: self.kubelet.watches(resource) and self.kubelet.allocatable(resource) == count,
+            SOON,
+            f"{count} usable {resource}",
         )
 
 
