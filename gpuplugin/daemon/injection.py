@@ -18,6 +18,7 @@ from cdi.build import Options, build, without_missing
 from cdi.conflicts import conflicts
 from cdi.hooks import Hooks
 from cdi.names import KIND, Naming, file_name
+from cdi.spec import encode
 from gpuplugin.discovery.driver_root import DriverRootSearch
 from gpuplugin.errors import CdiError
 from gpuplugin.model.driver_root import Wanted
@@ -44,6 +45,8 @@ class Injection:
 
     def __init__(self, config: Config, host: Host) -> None:
         self._folder = Path(config.paths.cdi)
+        self._document = self._folder / file_name(KIND)
+        self._expected: bytes | None = None
         program = config.flags.plugin.nvidia_ctk_path
         self._options = Options(
             stand_ins=host.simulated, hooks=Hooks(program, config.cdi.disable_hooks) if program else None
@@ -62,6 +65,7 @@ class Injection:
         """
         plugin = config.flags.plugin
         self._wanted |= any(strategy.startswith("cdi-") for strategy in plugin.device_list_strategy)
+        self._wanted |= bool(config.dra.gpus)
         self._nodes_wanted = plugin.pass_device_specs
         if plugin.device_id_strategy == "index":
             self._options = replace(self._options, namings=(Naming.UUID, Naming.INDEX))
@@ -76,7 +80,7 @@ class Injection:
         return await asyncio.to_thread(self._publish, inventory, root) if self._wanted else {}
 
     async def watch(self, wake: Callable[[str], None]) -> None:
-        """Ask for a look soon after the driver's files have changed, of which no message tells."""
+        """Ask for a look soon after the driver's files or our document have changed, of which no message tells."""
         before = await asyncio.to_thread(self._search.stamp)
         while True:
             await asyncio.sleep(WATCH_SECONDS)
@@ -85,6 +89,8 @@ class Injection:
             now = await asyncio.to_thread(self._search.stamp)
             if now != before:
                 wake("the driver's files have changed")
+            elif self._wanted and await asyncio.to_thread(_read, self._document) != self._expected:
+                wake("the CDI document is not as it was published")
             before = now
 
     def remove(self) -> None:
@@ -102,7 +108,9 @@ class Injection:
         try:
             published = writer.publish(self._folder, [spec] if spec else [])
         except CdiError as error:
+            self._expected = _read(self._document)
             return dict.fromkeys(refused, str(error))
+        self._expected = encode(spec) if spec else None
         names = [device.name for device in spec.devices] if spec else []
         for path in published.written:
             log.info("CDI document written", path=str(path), devices=len(names))
@@ -112,14 +120,20 @@ class Injection:
         return {uuid: reason for uuid, reason in refused.items() if reason is not None}
 
     def _conflicts(self, names: list[str]) -> tuple[str, ...]:
-        own = self._folder / file_name(KIND)
-        return conflicts(dict.fromkeys((Path("/etc/cdi"), self._folder)), own, KIND, names)
+        return conflicts(dict.fromkeys((Path("/etc/cdi"), self._folder)), self._document, KIND, names)
 
     def _say(self, texts: tuple[str, ...]) -> None:
         for text in texts:
             if text not in self._said:
                 log.warning("CDI", reason=text)
         self._said = frozenset(texts)
+
+
+def _read(document: Path) -> bytes | None:
+    try:
+        return document.read_bytes()
+    except OSError:
+        return None
 
 
 def _beside(config: Config) -> Wanted:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -28,6 +28,8 @@ from gpuplugin.serving.latest import Latest
 from gpuplugin.topology.allocate import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from gpuplugin.config import Config
     from gpuplugin.daemon.injection import Injection
     from gpuplugin.daemon.plugins import Plugins
@@ -42,6 +44,15 @@ log = structlog.get_logger()
 
 RECOVERY_ACTION_CHANGED = 154
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All that is known at one moment; tables: of this inventory, done when they are built."""
+
+    inventory: Inventory
+    tables: asyncio.Future[Tables]
+    facts: Facts
 
 
 class Node:
@@ -70,6 +81,8 @@ class Node:
         self._tables: asyncio.Task[Tables] | None = None
         self._trouble = ""
         self._retry = FIRST_RETRY_SECONDS
+        self.picture: Latest[Picture | None] = Latest(None)
+        self.held: Callable[[], Mapping[GpuUuid, str]] = dict
 
     @property
     def trouble(self) -> str:
@@ -138,7 +151,7 @@ class Node:
             self.gpus_changed.set(None)
             log.info("NVML answers", driver=inventory.driver.version, gpus=len(inventory.gpus))
         await self._prepare(inventory, self._wanted)
-        self._offer()
+        self.offer()
         self.looked.set()
         return True
 
@@ -210,12 +223,18 @@ class Node:
     def _set_health(self, health: Health) -> None:
         before, self._health = self._health, health
         if health is not before:
-            self._offer()
+            self.offer()
 
-    def _offer(self) -> None:
+    def offer(self) -> None:
+        """Bring what is known to kubelet, and to those who follow `picture`; to be called when `held` says otherwise.
+
+        held: GPUs that the device plugin must not hand out yet, and why.
+        """
         if self.inventory is None or self._tables is None:
             return
-        resources = desired(self._units, replace(self._facts, health=self._health), self._plugins.resources)
+        facts = replace(self._facts, health=self._health, held=self.held())
+        self.picture.set(Picture(self.inventory, self._tables, facts))
+        resources = desired(self._units, facts, self._plugins.resources)
         pack = self._config.flags.plugin.shared_devices_allocation_policy == "packed"
         self._plugins.publish(resources, self._tables, self._delivery, pack=pack)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuplugin.config import Config
     from gpuplugin.model.ids import DeviceUuid, GpuUuid, MigUuid, NumaId, ResourceName
-    from gpuplugin.model.inventory import Inventory
+    from gpuplugin.model.inventory import Gpu, Inventory
     from gpuplugin.plan.health import Health
     from gpuplugin.plan.mps import MpsState
     from gpuplugin.plan.sharing import Share
@@ -99,18 +99,24 @@ class Facts:
     """What is known of the node beside what is in it.
 
     injection: devices that a container could not be given now, and why (a device node is missing, the CDI file cannot
-    be written) · mps: how each control daemon stands; one that is not in it is not ready.
+    be written) · mps: how each control daemon stands; one that is not in it is not ready · held: GPUs that must not be
+    handed out by the device plugin yet, and why (a claim still has them).
     """
 
     health: Health
     injection: Mapping[DeviceUuid, str] = field(default_factory=lambda: MappingProxyType({}))
     mps: Mapping[ResourceName, MpsState] = field(default_factory=lambda: MappingProxyType({}))
+    held: Mapping[GpuUuid, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def all_units(inventory: Inventory, config: Config) -> Units:
-    """Give every device with its resource and its share, and remarks for people, a line each."""
+    """Give every device with its resource and its share, and remarks for people, a line each.
+
+    GPUs that are handed out by claims have none: the device plugin does not know them at all.
+    """
     found = units(inventory, config)
-    sharing, remarks = shared(found.units, config.sharing)
+    ours = tuple(unit for unit in found.units if not config.dra.includes(unit.gpu))
+    sharing, remarks = shared(ours, config.sharing)
     return Units(sharing, found.remarks + remarks)
 
 
@@ -152,13 +158,25 @@ def _health(unit: Unit, facts: Facts) -> DeviceHealth:
     known = facts.health.of(unit.gpu.uuid, *instances)
     if known.level is Level.UNKNOWN:
         return known
-    texts = (
+    return _unless(
         unit.isolated,
         unit.gpu.fault or "",
         known.reason,
         facts.injection.get(unit.uuid, ""),
         "" if unit.isolated else _mps_trouble(unit, facts.mps),
+        facts.held.get(unit.gpu.uuid, ""),
     )
+
+
+def for_claims(gpu: Gpu, facts: Facts, withheld: str) -> DeviceHealth:
+    """Say how a whole GPU is that claims hand out. withheld: why it must not be handed out yet, "" where it may."""
+    known = facts.health.of(gpu.uuid)
+    if known.level is Level.UNKNOWN:
+        return known
+    return _unless(gpu.fault or "", known.reason, facts.injection.get(gpu.uuid, ""), withheld)
+
+
+def _unless(*texts: str) -> DeviceHealth:
     reasons = dict.fromkeys(text for text in texts if text)
     return DeviceHealth(Level.UNHEALTHY, "; ".join(reasons)) if reasons else HEALTHY
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from gpuplugin.config import Config
-from gpuplugin.config.settings import GpuResource, MigResource, Mps, ReplicatedResource, Resources, Sharing
+from gpuplugin.config.settings import Dra, GpuResource, MigResource, Mps, ReplicatedResource, Resources, Sharing
 from gpuplugin.model.health import HEALTHY, Level, XidEvent
 from gpuplugin.model.ids import GpuUuid, MigUuid, ResourceName
-from gpuplugin.plan.desired import Facts, all_units, desired
+from gpuplugin.plan.desired import Facts, all_units, desired, for_claims
 from gpuplugin.plan.health import Health, after_xid
 from gpuplugin.plan.mps import MpsFolders, MpsNotReady
 from tests.plan.machine import gpu, inventory, strategy
@@ -166,3 +166,19 @@ def test_facts_do_not_change_order_or_names():
     well = offered(machine, config=strategy("mixed"))
     sick = offered(replace(machine), Facts(xid("GPU-0")), strategy("mixed"))
     assert [(r.name, [d.id for d in r.devices]) for r in well] == [(r.name, [d.id for d in r.devices]) for r in sick]
+
+
+def test_gpu_of_claims_is_not_the_device_plugins_and_one_that_a_claim_still_has_is_withheld():
+    config = Config(dra=Dra(gpus=("GPU-1",)))
+    facts = Facts(Health(), held={GpuUuid("GPU-0"): "still held by claim team/train"})
+    resource = offer(inventory(gpu(0), gpu(1), gpu(2)), facts, config)
+    assert [d.id for d in resource.devices] == ["GPU-0", "GPU-2"]
+    assert [d.health.reason for d in resource.devices] == ["still held by claim team/train", ""]
+    assert offered(inventory(gpu(0)), config=Config(dra=Dra(gpus=("*",)))) == ()
+
+
+def test_gpu_of_claims_has_every_reason_for_which_it_must_not_be_given():
+    facts = Facts(xid("GPU-0"), {GpuUuid("GPU-0"): "no node"})
+    assert for_claims(gpu(0, fault="lost"), facts, "held").reason == "lost; XID 79; no node; held"
+    assert for_claims(gpu(1), facts, "") == HEALTHY
+    assert for_claims(gpu(1), Facts(Health().with_unknown("NVML is stuck")), "").level is Level.UNKNOWN
