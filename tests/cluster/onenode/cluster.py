@@ -178,9 +178,10 @@ class Cluster:
         if not file.exists() or file.read_text() != text:
             self.stop(Component.KUBELET)
             for remembered in (
-                "cpu_manager_state",
+                "cpu_manager_state",  # a kubelet refuses those two of other policies
                 "memory_manager_state",
-            ):  # a kubelet refuses those of other policies
+                "device-plugins/kubelet_internal_checkpoint",  # pods that have ended still hold devices in it
+            ):
                 (KUBELET_FOLDER / remembered).unlink(missing_ok=True)
             file.write_text(text)
         self.start(Component.KUBELET)

@@ -36,7 +36,7 @@ def kubelet(layout: Layout, settings: KubeletSettings) -> str:
         "topologyManagerPolicy": settings.topology_policy,
         "topologyManagerScope": settings.topology_scope,
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-        "nodeStatusUpdateFrequency": "2s",
+        "nodeStatusUpdateFrequency": "500ms",
         "syncFrequency": "5s",
         "shutdownGracePeriod": "0s",
     }
