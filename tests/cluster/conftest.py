@@ -10,14 +10,18 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 sys.path.append(str(Path(__file__).parent))  # the one place: import mode importlib leaves it to us
 
+from gpunode import GpuNode
 from onenode import Cluster, KubeletSettings
 from onenode.errors import OccupiedError
 from onenode.machine import missing
+
+from tests.nvml.standin.build import CompilerMissingError
 
 CLEANED = ("DaemonSet", "Pod", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
 GONE_SECONDS = 60.0
@@ -67,11 +71,34 @@ def clean_node(request: pytest.FixtureRequest) -> Iterator[None]:
     real.wait_for(lambda: _objects(real) <= before, GONE_SECONDS, "the test's objects gone")
 
 
+@pytest.fixture
+def bare_node(cluster: Cluster, tmp_path: Path) -> Iterator[GpuNode]:
+    """The node with GPUs, and the daemon not started yet."""
+    try:
+        node = GpuNode(cluster, tmp_path)
+    except CompilerMissingError as error:
+        _leave_out(str(error))
+    try:
+        node.wait_forgotten()
+        yield node
+    finally:
+        node.close()
+        if cluster.is_complete:
+            node.wait_forgotten()
+
+
+@pytest.fixture
+def gpus(bare_node: GpuNode) -> GpuNode:
+    """The node with GPUs: the daemon runs, kubelet has its devices, and the Node object says so."""
+    bare_node.start_ready()
+    return bare_node
+
+
 def _objects(real: Cluster) -> set[tuple[str, str]]:
     return {(kind, found["metadata"]["name"]) for kind in CLEANED for found in real.api.list(kind)}
 
 
-def _leave_out(why: str) -> None:
+def _leave_out(why: str) -> NoReturn:
     text = f"left out, the tests on a real Kubernetes (kubelet, scheduler, containerd, pods): {why}"
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(text)
