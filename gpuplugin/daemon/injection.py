@@ -65,6 +65,7 @@ class Injection:
         """
         plugin = config.flags.plugin
         self._wanted |= any(strategy.startswith("cdi-") for strategy in plugin.device_list_strategy)
+        self._wanted |= bool(config.dra.gpus)
         self._nodes_wanted = plugin.pass_device_specs
         if plugin.device_id_strategy == "index":
             self._options = replace(self._options, namings=(Naming.UUID, Naming.INDEX))
