@@ -49,6 +49,17 @@ def test_each_layout_gives_the_same_libraries_under_the_hosts_names(tmp_path: Pa
     assert not looked.exists("elsewhere")
 
 
+def test_an_arm_machine_takes_its_own_libraries_from_its_own_folders(tmp_path: Path) -> None:
+    for folder, machine in (("/usr/lib/aarch64-linux-gnu", 183), ("/usr/lib64", 62)):
+        content = made.shared_library("libcuda.so.1", machine=machine)
+        made.write(tmp_path, f"{folder}/libcuda.so.{made.VERSION}", content)
+    made.write(tmp_path, "/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json")
+    place = Place(tmp_path, "/")
+    facts = DriverRootSearch(place, place, tmp_path / "sys", tmp_path / "proc", "aarch64").look(made.VERSION, [])
+    assert [library.host for library in facts.libraries] == [f"/usr/lib/aarch64-linux-gnu/libcuda.so.{made.VERSION}"]
+    assert [file.path for file in facts.files] == ["/usr/share/vulkan/icd.d/nvidia_icd.aarch64.json"]
+
+
 def test_the_loader_cache_leads_to_folders_that_nobody_could_guess(tmp_path: Path) -> None:
     made.libraries(tmp_path, "/opt/vendor/gpu")
     assert search(tmp_path).look(made.VERSION, []).libraries == ()
