@@ -4,6 +4,7 @@
 
     GpuPluginError
     ├── ConfigError               the configuration as a whole is refused; carries every Problem found
+    ├── ProfileUnknown            no configuration file can be chosen for this node; the text says what there is
     ├── NvmlError                 an NVML call failed; carries call, code, name
     │   ├── NvmlUnavailable       no library, no driver, or the two do not match: keep trying
     │   ├── NvmlNotSupported      this GPU does not have that: the fact is None, nothing is wrong
@@ -84,6 +85,10 @@ class ConfigError(GpuPluginError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+class ProfileUnknown(GpuPluginError):
+    """The node's label, or what counts without one, names no configuration file that there is."""
 
 
 class NvmlError(GpuPluginError):

@@ -56,6 +56,14 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "this node's name in the Kubernetes API",
             "Claims with dra.gpus need it: set NODE_NAME from spec.nodeName",
         )
+    if config.profiles.folder and not config.node.name:
+        yield Problem(
+            sources.get("profiles.folder", ""),
+            "node.name",
+            "",
+            "this node's name in Kubernetes",
+            "Its label chooses the file: set NODE_NAME from the pod's spec.nodeName",
+        )
     yield from _unreachable(config, sources)
     if sharing.time_slicing:
         yield from _section("sharing.timeSlicing", sharing.time_slicing, config, sources)

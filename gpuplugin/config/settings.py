@@ -240,6 +240,15 @@ class NodeObject(_Section, frozen=True):
     startup_taint: str = ""
 
 
+class Profiles(_Section, frozen=True):
+    """`profiles`: configuration files of which each node's label chooses one; read at the start only."""
+
+    folder: OptionalPath = None
+    label: Text = "nvidia.com/device-plugin.config"
+    default: str = ""
+    fallbacks: tuple[Literal["named", "single", "empty"], ...] = ("named", "single")
+
+
 class Paths(_Section, frozen=True):
     """`paths`: where things are on this machine, as this process sees them."""
 
@@ -277,6 +286,7 @@ class Config(_Section, frozen=True):
     dra: Dra = Dra()
     health: Health = Health()
     node: NodeObject = NodeObject()
+    profiles: Profiles = Profiles()
     rescan_seconds: Annotated[float, Meta(ge=1, le=86400)] = 60.0
     paths: Paths = Paths()
     log: Log = Log()

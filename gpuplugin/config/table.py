@@ -227,6 +227,20 @@ SETTINGS: tuple[Setting, ...] = (
         ("node-startup-taint",),
     ),
     Setting(
+        "profiles.folder",
+        "The folder of configuration files of which the node's label chooses one",
+        ("CONFIG_FILE_SRCDIR",),
+        ("config-file-srcdir",),
+    ),
+    Setting("profiles.label", "The node label that chooses", ("NODE_LABEL",), ("node-label",)),
+    Setting("profiles.default", "The file for nodes without that label", ("DEFAULT_CONFIG",), ("default-config",)),
+    Setting(
+        "profiles.fallbacks",
+        "What to take without label and default: a file named default, the only file, or none",
+        ("FALLBACK_STRATEGIES",),
+        ("fallback-strategies",),
+    ),
+    Setting(
         "rescanSeconds",
         "The time between two full looks at the machine",
         ("GPUPLUGIN_RESCAN_SECONDS",),

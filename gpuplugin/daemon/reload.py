@@ -16,6 +16,7 @@ import structlog
 from gpuplugin.config import Config, load_with_sources
 from gpuplugin.config.reading import leaves
 from gpuplugin.config.show import default
+from gpuplugin.config.table import CONFIG_FILE
 from gpuplugin.errors import ConfigError
 from gpuplugin.serving.socket import identity
 
@@ -65,7 +66,10 @@ class ConfigSource:
 
     def load(self) -> Config:
         """Read it again. Raises ConfigError."""
-        return load_with_sources(self.file, self.environ, self.flags).config
+        # What named the file at the start has done its part: `file` may be another by now, or none.
+        environ = {name: value for name, value in self.environ.items() if name not in CONFIG_FILE.env}
+        flags = {name: value for name, value in self.flags.items() if name not in CONFIG_FILE.flags}
+        return load_with_sources(self.file, environ, flags).config
 
     def stamp(self) -> Identity | None:
         """Something that differs when the file has been changed or exchanged; None where none is."""

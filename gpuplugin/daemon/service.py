@@ -14,6 +14,7 @@ from gpuplugin.daemon.injection import Injection
 from gpuplugin.daemon.mps_folders import MpsFoldersOnHost
 from gpuplugin.daemon.node import Node
 from gpuplugin.daemon.plugins import Plugins
+from gpuplugin.daemon.profiles import ProfileChoice, node_labels
 from gpuplugin.daemon.readiness import StatusSocket, readiness
 from gpuplugin.daemon.reload import Reload
 from gpuplugin.discovery.events import XidWatch
@@ -46,11 +47,10 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
         node = Node(config, thread, Sysfs(host.sysfs), injection, MpsFoldersOnHost(), plugins)
         running = [
             *_answering(config, host, node, plugins, tasks),
-            tasks.create_task(node.keep_looking(), name="look"),
+            *_looking(source, config, node, tasks),
             tasks.create_task(node.keep_probing(), name="probe"),
             tasks.create_task(injection.watch(node.wake), name="watch the driver's files"),
             tasks.create_task(_listen(node, thread), name="listen"),
-            *_reloading(source, config, node, tasks),
             tasks.create_task(_tell_features(config, host, node), name="tell features"),
         ]
         await stop.wait()
@@ -74,11 +74,26 @@ def _answering(
         yield tasks.create_task(status.serve(), name="answer probes")
 
 
-def _reloading(
+def _looking(
     source: ConfigSource | None, config: Config, node: Node, tasks: asyncio.TaskGroup
 ) -> Iterator[asyncio.Task[None]]:
-    if source is not None:
-        yield tasks.create_task(Reload(source, config, node.configure).keep_watching(), name="reload")
+    """Look at the machine; where files or labels say with which configuration, from when they have said so."""
+    if source is None:
+        yield tasks.create_task(node.keep_looking(), name="look")
+        return
+    reload = Reload(source, config, node.configure)
+    choice = ProfileChoice(config.profiles, source) if config.profiles.folder else None
+    if choice is not None:
+        yield tasks.create_task(choice.follow(node_labels(config)), name="choose configuration")
+    yield tasks.create_task(reload.keep_watching(), name="reload")
+    yield tasks.create_task(_look_once_chosen(choice, reload, node), name="look")
+
+
+async def _look_once_chosen(choice: ProfileChoice | None, reload: Reload, node: Node) -> None:
+    if choice is not None:
+        await choice.decided.wait()
+        reload.read()
+    await node.keep_looking()
 
 
 async def _tell_features(config: Config, host: Host, node: Node) -> None:

@@ -45,7 +45,8 @@ MISTAKES = {
         "\nmigStrategy: none",
         (
             "c.yaml:2: (top): 'migStrategy' is not allowed; allowed: the keys version, flags, resources, sharing,"
-            " devices, imex, cdi, dra, health, node, rescanSeconds, paths, log. Did you mean flags.migStrategy?"
+            " devices, imex, cdi, dra, health, node, profiles, rescanSeconds, paths, log. "
+            "Did you mean flags.migStrategy?"
         ),
     ),
     "a key twice": (
@@ -101,7 +102,7 @@ MISTAKES = {
         "- log",
         (
             "c.yaml:1: (top): ['log'] is not allowed; allowed: a mapping with the keys version, flags, resources,"
-            " sharing, devices, imex, cdi, dra, health, node, rescanSeconds, paths, log"
+            " sharing, devices, imex, cdi, dra, health, node, profiles, rescanSeconds, paths, log"
         ),
     ),
     "a text for a list": (
