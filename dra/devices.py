@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from cdi.names import qualified_name
+from dra.attributes import OWN, STANDARD
+from gpuplugin.model.ids import GpuUuid, NumaId, PciAddress
 
-    from gpuplugin.model.ids import GpuUuid, NumaId, PciAddress
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gpuplugin.kube.objects import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +44,30 @@ class NodeDevices:
 
     by_name: Mapping[str, NodeDevice]
     unknown: str = ""
+
+
+def describe(offered: Iterable[Device], refusals: Mapping[GpuUuid, str], kind: str) -> NodeDevices:
+    """Tell what the devices of our slices stand for here.
+
+    offered: all that the node has, as slices describe them · refusals: GPUs that no container can be given now, and why
+    · kind: of the CDI document that has them by their UUID.
+    """
+    return NodeDevices(MappingProxyType({device.name: _describe(device, refusals, kind) for device in offered}))
+
+
+def _describe(device: Device, refusals: Mapping[GpuUuid, str], kind: str) -> NodeDevice:
+    def text(name: str) -> str | None:
+        found = device.attributes.get(name)
+        return found.string if found else None
+
+    numa = device.attributes.get(f"{STANDARD}/numaNode")
+    gpu = GpuUuid(text("uuid") or "")
+    return NodeDevice(
+        name=device.name,
+        gpu=gpu,
+        cdi=(qualified_name(kind, gpu),),
+        pci=PciAddress(text(f"{STANDARD}/pciBusID") or ""),
+        numa=NumaId(numa.number) if numa and numa.number is not None else None,
+        island=text(f"{OWN}/nvlinkIsland"),
+        refusal=refusals.get(gpu, ""),
+    )

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+PREPARED_CLAIMS = "plugins/gpu.nvidia.com/claims"
+"""Where prepared claims are recorded, in kubelet's folder."""
+
 CLOSING_SECONDS = 2.0
 """How long NVML may take to shut down; a hung call of it must not keep the daemon from ending."""
 
@@ -52,6 +55,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             tasks.create_task(injection.watch(node.wake), name="watch the driver's files"),
             tasks.create_task(_listen(node, thread), name="listen"),
             tasks.create_task(_tell_features(config, host, node), name="tell features"),
+            *_claims(config, node, tasks),
         ]
         await stop.wait()
         superseded = plugins.superseded
@@ -94,6 +98,15 @@ async def _look_once_chosen(choice: ProfileChoice | None, reload: Reload, node: 
         await choice.decided.wait()
         reload.read()
     await node.keep_looking()
+
+
+def _claims(config: Config, node: Node, tasks: asyncio.TaskGroup) -> Iterator[asyncio.Task[None]]:
+    """Serve claims where they may have GPUs, or where some are still prepared."""
+    records = Path(config.paths.kubelet, PREPARED_CLAIMS)
+    if config.dra.gpus or any(records.glob("*.json")):
+        from gpuplugin.daemon.dra import Claims  # noqa: PLC0415 - only where there are claims
+
+        yield tasks.create_task(Claims(config, node, records).run(), name="claims")
 
 
 async def _tell_features(config: Config, host: Host, node: Node) -> None:

@@ -1,0 +1,264 @@
+"""Claims (Dynamic Resource Allocation) in the daemon: what they may have, served to kubelet, told to the scheduler.
+
+Three modes, by `dra.gpus`: none (the device plugin has all GPUs), all, or some. Whatever the mode, a GPU that is in use
+by way of its former owner is withheld from the new one until it is free, so this also runs where claims have no GPU any
+more but some are still prepared.
+
+The API client is a tenth of a second and ten megabytes of imports: kubelet is served first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cdi.names import KIND
+from dra.checkpoint import Checkpoint
+from dra.devices import NodeDevices, describe
+from dra.health import PoolHealth, add_health_calls
+from dra.names import Names, adopt, name_all
+from dra.prepare import Preparing, Surroundings
+from dra.recovery import Recovery
+from dra.registration import Registered
+from dra.server import add_claim_calls
+from dra.slices import DRIVER, Owner, whole_gpus
+from dra.status import DeviceStatus
+from gpuplugin.discovery.pod_resources import pod_resources
+from gpuplugin.discovery.worker import Worker
+from gpuplugin.errors import CheckpointError, GpuPluginError, KubeError, KubeUnconfigured
+from gpuplugin.kube.backoff import Backoff
+from gpuplugin.kube.kinds import SLICES
+from gpuplugin.model import holds
+from gpuplugin.model.ids import GpuUuid
+from gpuplugin.plan.desired import for_claims
+from gpuplugin.plan.ledger import Ledger, divide
+from gpuplugin.serving.latest import Latest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import grpc.aio
+
+    from dra.checkpoint import Record
+    from dra.publisher import Publisher
+    from gpuplugin.config import Config
+    from gpuplugin.daemon.node import Node, Picture
+    from gpuplugin.discovery.pod_resources import PodResources
+    from gpuplugin.kube.client import Kube
+    from gpuplugin.model.inventory import Inventory
+    from gpuplugin.plan.ledger import Division
+
+log = structlog.get_logger()
+
+FIRST_LOOK_SECONDS = 3.0
+"""How long the first look may take before claims are served without it, so that they can at least be unprepared."""
+ASK_AGAIN_SECONDS = 10.0
+"""Between two questions to kubelet, while a pod still has a GPU that claims shall have."""
+_NOT_ASKED = "kubelet has not said yet which pods have it from the device plugin"
+_NOT_LOOKED = "the GPUs have not been looked at yet"
+
+
+class Claims:
+    """All that is done for claims on this node, on its one event loop. records: where prepared claims are recorded."""
+
+    def __init__(self, config: Config, node: Node, records: Path) -> None:
+        self._config, self._node = config, node
+        self._pool = config.node.name
+        self._kubelet = Path(config.paths.kubelet)
+        self._checkpoint = Checkpoint(records)
+        self._worker = Worker("claims")
+        self._pods: Ledger | None = None
+        self._names = Names()
+        self._devices = NodeDevices(MappingProxyType({}), _NOT_LOOKED)
+        self._described = asyncio.Event()
+        self._recovery: Recovery | None = None
+        self._health: Latest[PoolHealth | None] = Latest(None)
+        try:
+            self._checkpoint.load()
+        except CheckpointError as error:
+            log.error("prepared claims are not known", reason=str(error))  # noqa: TRY400 - for people
+        node.held = self._held
+
+    async def run(self) -> None:
+        """Serve claims until cancelled."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self._node.looked.wait()
+        kube = await self._connect()
+        statuses = DeviceStatus(DRIVER, kube)
+        preparing = Preparing(
+            DRIVER,
+            self._pool,
+            kube,
+            self._checkpoint,
+            self._worker.run,
+            Surroundings(
+                devices=lambda: self._devices,
+                held=lambda: self._pods or Ledger(),
+                in_use=self._in_use,
+                complete=self._settled,
+            ),
+        )
+        preparing.told, preparing.changed = statuses.tell, self._node.offer
+        self._recovery = Recovery(preparing, self._checkpoint, self._worker.run, kube, self._claims_in_pods)
+
+        def add_services(server: grpc.aio.Server) -> None:
+            add_claim_calls(server, preparing)
+            add_health_calls(server, self._health)
+
+        try:
+            async with kube, asyncio.TaskGroup() as tasks:
+                tasks.create_task(Registered(self._kubelet, DRIVER, add_services).run(), name="serve claims")
+                tasks.create_task(self._ask_kubelet(), name="ask kubelet")
+                tasks.create_task(self._settle(self._recovery), name="settle claims")
+                tasks.create_task(self._publish(kube), name="publish slices")
+        finally:
+            await statuses.close()
+            self._worker.end()
+
+    async def _connect(self) -> Kube:
+        from gpuplugin.kube.client import Kube  # noqa: PLC0415 - not before kubelet is served
+
+        pauses, trouble = Backoff(1.0, 60.0), ""
+        path = self._config.paths.kubeconfig
+        while True:
+            try:
+                return Kube(Path(path) if path else None)
+            except KubeUnconfigured as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.error("claims cannot be served", reason=trouble)  # noqa: TRY400 - for people
+                await asyncio.sleep(pauses.next())
+
+    # -- who has what -------------------------------------------------------
+
+    def _division(self, inventory: Inventory) -> Division:
+        ledger = self._checkpoint.ledger + (self._pods or Ledger())
+        return divide(inventory.gpus, self._config.dra.includes, ledger)
+
+    def _held(self) -> Mapping[GpuUuid, str]:
+        inventory = self._node.inventory
+        return self._division(inventory).withheld if inventory else {}
+
+    def _withheld(self, division: Division) -> Mapping[GpuUuid, str]:
+        if self._pods is not None:
+            return division.withheld
+        return dict.fromkeys(division.of(holds.Owner.CLAIMS), _NOT_ASKED)
+
+    def _in_use(self, record: Record) -> bool:
+        """Whether a pod of the claim may still run: kubelet keeps a folder for each until nothing of it is left."""
+        pods = self._kubelet / "pods"
+        return not pods.is_dir() or not record.pods or any((pods / pod.uid).exists() for pod in record.pods)
+
+    async def _claims_in_pods(self) -> Collection[tuple[str, str]]:
+        found = await self._ask()
+        return {(one.namespace, one.claim) for one in found.claimed if one.driver == DRIVER and one.pool == self._pool}
+
+    async def _ask(self) -> PodResources:
+        return await pod_resources(self._kubelet / "pod-resources" / "kubelet.sock")
+
+    async def _ask_kubelet(self) -> None:
+        """Find out which pods have GPUs of claims from the device plugin: once, and again while there are some."""
+        pauses, trouble = Backoff(0.5, ASK_AGAIN_SECONDS), ""
+        await self._node.looked.wait()
+        while True:
+            try:
+                self._take(await self._ask())
+            except GpuPluginError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("claims get no GPU yet", reason=trouble)
+                await asyncio.sleep(pauses.next())
+                continue
+            inventory = self._node.inventory
+            if inventory is None or not self._division(inventory).withheld:
+                return
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    def _take(self, found: PodResources) -> None:
+        inventory = self._node.inventory
+        whose = {
+            device: gpu.uuid
+            for gpu in (inventory.gpus if inventory else ())
+            for device in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))
+        }
+        pods = Ledger(
+            tuple(
+                holds.Hold(whose[uuid], holds.Holder(holds.Owner.DEVICE_PLUGIN, device.namespace, device.pod))
+                for device in found.plugin_devices
+                if (uuid := device.id.partition("::")[0]) in whose
+            )
+        )
+        if pods != self._pods:
+            self._pods = pods
+            self._node.offer()
+
+    async def _settle(self, recovery: Recovery) -> None:
+        await self._described.wait()
+        await recovery.keep_trying()
+
+    async def _settled(self) -> None:
+        if self._recovery is not None:
+            await self._recovery.complete()
+
+    # -- what there is ------------------------------------------------------
+
+    async def _publish(self, kube: Kube) -> None:
+        """Bring what the node knows to the scheduler, to kubelet's health stream and to those who prepare."""
+        from dra.publisher import Publisher  # noqa: PLC0415 - not before kubelet is served
+
+        owner = await self._start_names(kube)
+        publisher = Publisher(kube, owner)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(publisher.run(), name="slices")
+            async with aclosing(self._node.picture.follow()) as pictures:
+                async for picture in pictures:
+                    if picture is not None:
+                        await self._show(picture, publisher)
+
+    async def _show(self, picture: Picture, publisher: Publisher) -> None:
+        inventory, facts = picture.inventory, picture.facts
+        tables = await asyncio.shield(picture.tables)
+        self._names = name_all(self._names, inventory, None)
+        division = self._division(inventory)
+        withheld = self._withheld(division)
+        health = {gpu.uuid: for_claims(gpu, facts, withheld.get(gpu.uuid, "")) for gpu in inventory.gpus}
+        elsewhere = division.of(holds.Owner.DEVICE_PLUGIN)
+        contents = whole_gpus(inventory, tables, self._names, health, elsewhere)
+        refusals = {
+            **{gpu.uuid: facts.injection.get(gpu.uuid, "") for gpu in inventory.gpus},
+            **dict.fromkeys(elsewhere, "it is handed out by the device plugin (dra.gpus does not name it)"),
+            **(withheld if self._pods is None else {}),
+        }
+        everything = whole_gpus(inventory, tables, self._names, health)
+        self._devices = describe(everything.devices, refusals, KIND)
+        self._described.set()
+        levels = {self._names.of(gpu): level for gpu, level in health.items() if gpu not in elsewhere}
+        self._health.set(PoolHealth(self._pool, MappingProxyType(levels)))
+        publisher.want(contents)
+
+    async def _start_names(self, kube: Kube) -> Owner:
+        """Find out what devices are called already, and whose the slices are to be.
+
+        What prepared claims call them comes first: kubelet and pods have it.
+        """
+        pauses, trouble = Backoff(0.5, 30.0), ""
+        prepared = [device for record in self._checkpoint.records.values() for device in record.devices]
+        self._names = Names(MappingProxyType({GpuUuid(device.gpu): device.device for device in prepared}))
+        while True:
+            try:
+                node = await kube.node(self._pool)
+                fields = f"spec.driver={DRIVER},spec.nodeName={self._pool}"
+                self._names = adopt(self._names, (await kube.list(SLICES, fields=fields))[0])
+            except KubeError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("ResourceSlices cannot be published yet", reason=trouble)
+                await asyncio.sleep(pauses.next())
+            else:
+                return Owner(node.metadata.name, node.metadata.uid)
