@@ -20,7 +20,7 @@ RUNTIMES: Final = {
     "Docker": "/run/docker.sock",
     "containerd of k3s": "/run/k3s/containerd/containerd.sock",
 }
-_CONTROL_NODE: Final = "nvidiactl"
+CONTROL_NODE: Final = "nvidiactl"
 
 
 def has_gpus_on_bus(sysfs: Path) -> bool:
@@ -41,7 +41,7 @@ def features(config: Config, host: Host, inventory: Inventory) -> dict[str, Any]
         "dev_root": host.dev_root.host,
         "mig": any(gpu.mig is not None for gpu in inventory.gpus),
         "fabric": any(gpu.fabric is not None for gpu in inventory.gpus),
-        "control_node": access(host.dev_root.see(f"/dev/{_CONTROL_NODE}")),
+        "control_node": access(host.dev_root.see(f"/dev/{CONTROL_NODE}")),
         "cdi": "writable" if os.access(config.paths.cdi, os.W_OK) else f"{config.paths.cdi} cannot be written",
         "kubelet": registration.is_socket(),
         "pod_resources": Path(config.paths.kubelet, "pod-resources/kubelet.sock").is_socket(),
