@@ -39,6 +39,13 @@ class Named(StrEnum):
     PODMAN = "podman"
 
 
+def _absolute(folders: list[str]) -> list[str]:
+    for folder in folders:
+        if not folder.startswith("/"):
+            raise typer.BadParameter(f"--cdi-folder {folder} must be an absolute path.")
+    return folders
+
+
 RuntimeName = Annotated[
     Named, typer.Option("--runtime", help="Which runtime. auto: the one that answers at a CRI socket.")
 ]
@@ -46,7 +53,13 @@ Socket = Annotated[Path | None, typer.Option(metavar="PATH", help="Its CRI socke
 Config = Annotated[Path | None, typer.Option(metavar="PATH", help="Its configuration, where it is not the usual file.")]
 Root = Annotated[Path, typer.Option(metavar="DIR", help="Where the host's root is mounted; all paths are below it.")]
 Folders = Annotated[
-    list[str], typer.Option("--cdi-folder", metavar="DIR", help="A folder of our CDI documents (may be repeated).")
+    list[str],
+    typer.Option(
+        "--cdi-folder",
+        metavar="DIR",
+        help="A folder of our CDI documents (may be repeated).",
+        callback=_absolute,
+    ),
 ]
 DEFAULT_FOLDER = "/var/run/cdi"
 
@@ -132,6 +145,7 @@ def _found(
     from gpuplugin.runtime.support import Runtime  # noqa: PLC0415
 
     files = HostFiles(root.resolve())
+    config, socket = _on_host(files, config, "--config"), _on_host(files, socket, "--socket")
     if runtime in (Named.DOCKER, Named.PODMAN):
         named = Runtime(runtime)
         return [(files, Chosen(named, choose.by_program(files, named), None, config), None)]
@@ -144,6 +158,15 @@ def _found(
         typer.echo(f"gpuplugin: {error}. Its files are edited as for a release that is not known.", err=True)
         return [(files, Chosen(named_cri, None, None, config), None)]
     return [(files, choose.chosen(answer, config), answer.status) for answer in answers]
+
+
+def _on_host(files: HostFiles, path: Path | None, option: str) -> Path | None:
+    """A path as the host has it: one that is not absolute makes sense on this host only."""
+    if path is None or path.is_absolute():
+        return path
+    if files.root != Path("/"):
+        raise typer.BadParameter(f"{option} {path} must be an absolute path below --root.")
+    return path.absolute()
 
 
 def _judge(files: HostFiles, chosen: Chosen | None, status: RuntimeStatus | None, folders: Sequence[str]) -> Verdict:

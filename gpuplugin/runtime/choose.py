@@ -69,11 +69,12 @@ def chosen(answer: Answer, config: Path | None) -> Chosen | None:
 async def _ask(files: HostFiles, sockets: list[Path]) -> list[Answer]:
     answers, refusals = [], []
     for socket in sockets:
-        here = files.here(socket)
-        if not here.exists():
-            continue
         try:
-            answers.append(Answer(socket, await runtime_status(here)))
+            here = files.here(socket)
+            if here.exists():
+                answers.append(Answer(socket, await runtime_status(here)))
+        except PermissionError:
+            refusals.append(RuntimeUnreachable([socket], "permission denied", "run as root"))
         except RuntimeUnreachable as error:
             refusals.append(error)
     if answers:

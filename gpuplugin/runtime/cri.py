@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS: Final = 5.0
 
 _ADVICE: Final = {
-    grpc.StatusCode.UNAVAILABLE: "is a runtime running, and is this its socket?",
+    grpc.StatusCode.UNAVAILABLE: "is a runtime running, is this its socket, and are you root?",
     grpc.StatusCode.UNIMPLEMENTED: (
         "a containerd with its CRI switched off (disabled_plugins, as Docker's package ships it) serves Docker, "
         "not Kubernetes"

@@ -12,6 +12,7 @@ import secrets
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,15 +59,13 @@ class HostFiles:
         return Source(path, text)
 
     def matching(self, pattern: Path) -> list[Path]:
-        """Files that match a shell pattern in its last part, sorted by name; the path itself where it is no pattern."""
+        """Files that match a shell pattern, sorted by name in each folder; the path itself where it is no pattern."""
         if not glob.has_magic(str(pattern)):
             return [pattern]
-        try:
-            names = [entry.name for entry in self.here(pattern.parent).iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        matching = [pattern.parent / name for name in sorted(names) if Path(name).match(pattern.name)]
-        return [path for path in matching if not self.here(path).is_dir()]
+        found = [Path("/")]
+        for part in pattern.parts[1:]:
+            found = [folder / name for folder in found for name in self._names(folder, part)]
+        return [path for path in found if not self.here(path).is_dir()]
 
     def write(self, edit: Edit, now: datetime) -> Written:
         """Back up what is there, then replace it, keeping mode, owner and labels.
@@ -80,7 +79,7 @@ class HostFiles:
                 raise RuntimeConfigRefused(edit.path, "it was changed since it was read", "Run this again.")
             self._make_folder(target.parent)
             backup = self._back_up(target, now) if edit.before is not None else None
-            _replace(target, edit.after.encode(), _beside(target))
+            _replace(target, edit.after.encode())
         except OSError as error:
             raise _refused(edit.path, error) from error
         return Written(edit.path, self._host(backup) if backup else None)
@@ -109,6 +108,14 @@ class HostFiles:
                 resolved = self.root
             parts.extend(part for part in reversed(link.parts) if part != "/")
         return resolved
+
+    def _names(self, folder: Path, part: str) -> list[str]:
+        if not glob.has_magic(part):
+            return [part] if os.path.lexists(self.here(folder) / part) else []
+        try:
+            return sorted(entry.name for entry in self.here(folder).iterdir() if fnmatchcase(entry.name, part))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def _target(self, path: Path) -> Path:
         """The file to replace: behind links, if they stay in the same tree (`/etc`)."""
@@ -145,12 +152,12 @@ class HostFiles:
 
 
 def _beside(target: Path) -> Path:
-    """The folder for backups and temporary files: never a drop-in folder, of which CRI-O reads every file."""
+    """The folder for backups: never a drop-in folder, of which CRI-O reads every file whatever its name."""
     return target.parent.parent if target.parent.suffix == ".d" else target.parent
 
 
-def _replace(target: Path, content: bytes, folder: Path) -> None:
-    temporary = folder / f".{target.name}.{secrets.token_hex(4)}.tmp"
+def _replace(target: Path, content: bytes) -> None:
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     _copy(target, content, temporary)
     try:
         temporary.replace(target)

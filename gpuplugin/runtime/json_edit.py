@@ -50,7 +50,8 @@ def with_value(path: Path, text: str, keys: Sequence[str], value: object) -> str
     inner[keys[-1]] = value
     after = _set(text, text.index("{"), keys, value) if text.strip() else json.dumps(wanted, indent=2) + "\n"
     if json.loads(after) != wanted:
-        raise AssertionError(f"{path}: the edit would have changed something else")
+        shown = f"{'.'.join(keys)}: {json.dumps(value)}"
+        raise RuntimeConfigRefused(path, "it cannot be edited without changing something else", f"Set by hand {shown}")
     return after
 
 

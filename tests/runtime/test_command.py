@@ -229,6 +229,19 @@ def test_a_file_that_is_named_is_the_one_that_is_edited(tmp_path, command, runti
     assert not (tmp_path / "etc").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--config=config.toml", "--config config.toml must be an absolute path below --root."),
+        ("--cdi-folder=cdi", "--cdi-folder cdi must be an absolute path."),
+    ],
+)
+def test_a_path_that_means_nothing_on_the_host_is_refused(command, option, why):
+    status, _, err = command("configure", "--runtime=docker", option)
+    assert status == 2
+    assert why in err
+
+
 def test_broken_files_are_refused_by_line_and_kept(tmp_path, command):
     path = put(tmp_path, "etc/docker/daemon.json", '{\n  "a": 1,\n}\n')
     status, out, err = command("configure", "--runtime=docker")

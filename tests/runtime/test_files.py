@@ -133,3 +133,4 @@ def test_patterns_find_files_by_name_and_pass_over_folders(files):
     assert files.matching(CONFIG.with_name("*.toml")) == [CONFIG.with_name("10.toml"), CONFIG.with_name("20.toml")]
     assert files.matching(CONFIG) == [CONFIG]
     assert files.matching(Path("/none/*.toml")) == []
+    assert files.matching(Path("/etc/*/1?.toml")) == [CONFIG.with_name("10.toml")]
