@@ -1,7 +1,7 @@
 """What CRI-O's files say of CDI, and the edit: pure.
 
-CRI-O always takes CDI devices; only the folders can be wrong. It reads its main file, then each file of the drop-in
-folder in the order of names, key by key, so a drop-in of ours changes one key and nothing else.
+CRI-O always takes CDI devices; only the folders can be wrong. It reads its main file, then each file in the drop-in
+folder and below it in the order of names, whatever they are called, key by key: a drop-in of ours changes one key.
 """
 
 from __future__ import annotations

@@ -67,6 +67,14 @@ class HostFiles:
             found = [folder / name for folder in found for name in self._names(folder, part)]
         return [path for path in found if not self.here(path).is_dir()]
 
+    def below(self, folder: Path) -> list[Path]:
+        """Every file in a folder and its subfolders, in the order of names; none where there is no such folder."""
+        found = []
+        for name in self._names(folder, "*"):
+            path = folder / name
+            found += self.below(path) if self.here(path).is_dir() else [path]
+        return found
+
     def write(self, edit: Edit, now: datetime) -> Written:
         """Back up what is there, then replace it, keeping mode, owner and labels.
 

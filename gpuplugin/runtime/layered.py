@@ -48,7 +48,7 @@ def decide_folders(
 
 def _is_after(sources: Sequence[Source], holder: Source, ours: Path) -> bool:
     """Whether a file is read after ours, which may not be there yet: drop-ins are read in the order of their names."""
-    if holder.path.parent == ours.parent:
-        return holder.path.name > ours.name
-    in_folder = [index for index, source in enumerate(sources) if source.path.parent == ours.parent]
+    if holder.path.is_relative_to(ours.parent):
+        return holder.path.parts > ours.parts
+    in_folder = [index for index, source in enumerate(sources) if source.path.is_relative_to(ours.parent)]
     return bool(in_folder) and sources.index(holder) > in_folder[-1]

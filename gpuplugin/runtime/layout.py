@@ -60,7 +60,7 @@ def decide(files: HostFiles, chosen: Chosen, wanted: tuple[str, ...]) -> Decisio
         case Runtime.CRIO:
             if chosen.config:
                 return crio.decide(_existing(files, [chosen.config]), wanted, chosen.config)
-            return crio.decide(_existing(files, [crio.MAIN, *files.matching(crio.DROP_INS / "*")]), wanted)
+            return crio.decide(_existing(files, [crio.MAIN, *files.below(crio.DROP_INS)]), wanted)
         case Runtime.DOCKER:
             return docker.decide(files.read(chosen.main), chosen.release, wanted)
         case Runtime.PODMAN:

@@ -134,3 +134,12 @@ def test_patterns_find_files_by_name_and_pass_over_folders(files):
     assert files.matching(CONFIG) == [CONFIG]
     assert files.matching(Path("/none/*.toml")) == []
     assert files.matching(Path("/etc/*/1?.toml")) == [CONFIG.with_name("10.toml")]
+
+
+def test_a_drop_in_folder_is_read_with_its_subfolders_whatever_the_names(files):
+    folder = Path("/etc/crio/crio.conf.d")
+    paths = [folder / name for name in ("10-a.conf", "20/x", "20/y.bak", "30")]
+    for path in paths:
+        put(files, path, "")
+    assert files.below(folder) == paths
+    assert files.below(Path("/none")) == []

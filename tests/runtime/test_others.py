@@ -35,8 +35,9 @@ def test_crio_gets_a_drop_in_with_all_folders():
     assert crio.decide([Source(crio.MAIN, CRIO), site, ours], OURS).edits == ()
 
 
-def test_crios_drop_in_that_is_read_after_ours_is_edited_itself():
-    last = Source(crio.DROP_INS / "zz.conf", '[crio.runtime]\n# why\ncdi_spec_dirs = ["/etc/cdi"]\n')
+@pytest.mark.parametrize("name", ["zz.conf", "99-gpuplugin.conf.bak", "99-z/site"])
+def test_crios_drop_in_that_is_read_after_ours_is_edited_itself(name):
+    last = Source(crio.DROP_INS / name, '[crio.runtime]\n# why\ncdi_spec_dirs = ["/etc/cdi"]\n')
     (edit,) = crio.decide([Source(crio.MAIN, CRIO), last], OURS).edits
     assert edit.path == last.path
     assert edit.after == last.text.replace('["/etc/cdi"]', '["/etc/cdi", "/var/run/cdi"]')
