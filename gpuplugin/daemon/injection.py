@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cdi import writer
-from cdi.build import Options, build, without_missing
+from cdi.build import Options, build, verify, without_missing
 from cdi.conflicts import conflicts
 from cdi.hooks import Hooks
 from cdi.names import KIND, Naming, file_name
@@ -27,6 +27,7 @@ from gpuplugin.plan.nodes import device_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from cdi.spec import Spec
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
     from gpuplugin.model.driver_root import DriverRoot
@@ -47,6 +48,7 @@ class Injection:
         self._folder = Path(config.paths.cdi)
         self._document = self._folder / file_name(KIND)
         self._expected: bytes | None = None
+        self._spec: Spec | None = None
         program = config.flags.plugin.nvidia_ctk_path
         self._options = Options(
             stand_ins=host.simulated, hooks=Hooks(program, config.cdi.disable_hooks) if program else None
@@ -77,21 +79,29 @@ class Injection:
             return {}
         root = await asyncio.to_thread(self._search.look, inventory.driver.version, inventory.gpus, self._beside)
         self.nodes = device_nodes(inventory, root) if self._nodes_wanted else None
-        return await asyncio.to_thread(self._publish, inventory, root) if self._wanted else {}
+        refused = await asyncio.to_thread(self._publish, inventory, root) if self._wanted else {}
+        self._looked.set()
+        return refused
 
     async def watch(self, wake: Callable[[str], None]) -> None:
         """Ask for a look soon after the driver's files or our document have changed, of which no message tells."""
-        before = await asyncio.to_thread(self._search.stamp)
+        await self._looked.wait()
+        before = await asyncio.to_thread(self._glance)
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if not self._wanted and not self._nodes_wanted:
                 continue
-            now = await asyncio.to_thread(self._search.stamp)
+            now = await asyncio.to_thread(self._glance)
             if now != before:
                 wake("the driver's files have changed")
             elif self._wanted and await asyncio.to_thread(_read, self._document) != self._expected:
                 wake("the CDI document is not as it was published")
             before = now
+
+    def _glance(self) -> tuple[object, ...]:
+        """Give what differs once a look would find something else, or what the document names has gone."""
+        gone = verify(self._spec, self._search.exists) if self._spec else ()
+        return (*self._search.stamp(self._beside), gone)
 
     def remove(self) -> None:
         """Take our document away, for good; what cannot be removed is told of."""
@@ -110,7 +120,7 @@ class Injection:
         except CdiError as error:
             self._expected = _read(self._document)
             return dict.fromkeys(refused, str(error))
-        self._expected = encode(spec) if spec else None
+        self._expected, self._spec = (encode(spec), spec) if spec else (None, None)
         names = [device.name for device in spec.devices] if spec else []
         for path in published.written:
             log.info("CDI document written", path=str(path), devices=len(names))

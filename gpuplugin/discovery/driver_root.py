@@ -98,7 +98,7 @@ class DriverRootSearch:
         gpus = sorted(gpus, key=lambda gpu: gpu.pci)
         libraries, loader_files, warnings = self._libraries(version)
         caps = self.nodes.capabilities(gpus)
-        extras = (*self.nodes.extras(wanted), *self._hook(wanted.hook))
+        extras = self._extras(wanted)
         lacking = (extra.missing for extra in extras if extra.missing is not None and not extra.required)
         return DriverRoot(
             root=self.root.host,
@@ -124,6 +124,9 @@ class DriverRootSearch:
                 return os.access(place.text(below + host_path.removeprefix(prefix)), os.F_OK)
         return False
 
+    def _extras(self, wanted: Wanted) -> tuple[Extra, ...]:
+        return (*self.nodes.extras(wanted), *self._hook(wanted.hook))
+
     def _hook(self, program: str | None) -> Iterator[Extra]:
         if program is not None and not self._is_program(program):
             advice = "install NVIDIA's container toolkit, or name no program for hooks: none is needed"
@@ -138,14 +141,14 @@ class DriverRootSearch:
                 return True
         return False
 
-    def stamp(self) -> tuple[object, ...]:
+    def stamp(self, wanted: Wanted = NOTHING_ELSE) -> tuple[object, ...]:
         """Give something that differs once another look would find other nodes or libraries; a fraction of its cost.
 
         May be called on another thread than `look`.
         """
         known = self._known
         libraries = self._stamps(self._library_folders(), known[2]) if known else ()
-        return (*self.nodes.stamp(), libraries, self._stamp("/etc/ld.so.cache"))
+        return (*self.nodes.stamp(), libraries, self._stamp("/etc/ld.so.cache"), self._extras(wanted))
 
     def _libraries(self, version: str) -> _Libraries:
         folders = self._library_folders()

@@ -31,6 +31,10 @@ def libraries(bench):
     return {Path(mount["hostPath"]).name for mount in mounts if "libcuda" in mount["hostPath"]}
 
 
+def places(bench):
+    return {mount["containerPath"] for mount in json.loads(bench.cdi.read_text())["containerEdits"]["mounts"]}
+
+
 def upgrade(bench):
     """Replace every file of the driver as a package does, and load the new module."""
     old = bench.state.snapshot.driver.version
@@ -112,7 +116,7 @@ async def test_files_of_claims_and_of_others_stay(bench):
 
 async def test_hooks_are_run_only_where_asked_for_and_only_while_they_are_there(bench):
     program = bench.machine.root / "usr/bin/nvidia-cdi-hook"
-    async with bench.daemon(nvidia_cdi_hook_path=str(program), cdi_disable_hooks="update-ldcache"):
+    async with bench.daemon(nvidia_cdi_hook_path=str(program), cdi_disable_hooks="update-ldcache", **SLOW):
         await bench.usable(0)
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
@@ -122,16 +126,17 @@ async def test_hooks_are_run_only_where_asked_for_and_only_while_they_are_there(
             (str(program), "enable-cuda-compat"),
             (str(program), "disable-device-node-modification"),
         ]
-        program.unlink()
+        program.unlink()  # nothing but that it is named in the document has the daemon look
         await bench.usable(0)
 
 
 async def test_what_is_wanted_beside_gpus_is_in_the_document_where_the_host_has_it(bench):
     with capture_logs() as logs:
-        async with bench.daemon(mofed_enabled="true", gds_enabled="true"):
+        async with bench.daemon(mofed_enabled="true", gds_enabled="true", **SLOW):
             await bench.usable(8)
-            paths = {mount["containerPath"] for mount in json.loads(bench.cdi.read_text())["containerEdits"]["mounts"]}
-            assert {"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"} <= paths
+            assert {"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"} <= places(bench)
+            (bench.machine.root / "dev/nvidia-fs0").touch()
+            await until(lambda: "/dev/nvidia-fs0" in places(bench), "the node that came later")
     assert [line["reason"] for line in logs if line["event"] == "CDI"] == [
         f"gds: {bench.machine.root}/dev/nvidia-fs0 is not on the host; load the kernel module nvidia-fs"
     ]
@@ -139,7 +144,7 @@ async def test_what_is_wanted_beside_gpus_is_in_the_document_where_the_host_has_
 
 async def test_imex_channels_may_be_required(bench):
     channel = bench.machine.root / "dev/nvidia-caps-imex-channels/channel0"
-    async with bench.daemon(imex_channel_ids="0", imex_required="true"):
+    async with bench.daemon(imex_channel_ids="0", imex_required="true", **SLOW):
         await bench.usable(0)
         channel.parent.mkdir()
         channel.touch()
