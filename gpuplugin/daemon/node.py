@@ -21,7 +21,6 @@ from gpuplugin.errors import GpuLost, NvmlError, NvmlUnavailable, ObserveError
 from gpuplugin.model.xid import describe
 from gpuplugin.plan.desired import Facts, all_units, desired
 from gpuplugin.plan.health import Finding, Health, Recovery, after_probe, after_xid, forget
-from gpuplugin.plan.mps import MpsNotReady
 from gpuplugin.plan.mps import groups as mps_groups
 from gpuplugin.plan.units import Units
 from gpuplugin.serving.latest import Latest
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from gpuplugin.model.health import XidEvent
     from gpuplugin.model.ids import GpuUuid
     from gpuplugin.model.inventory import Inventory
-    from gpuplugin.plan.mps import MpsDaemons
+    from gpuplugin.plan.mps import MpsDaemons, MpsGroup
 
 log = structlog.get_logger()
 
@@ -76,6 +75,7 @@ class Node:
         self.inventory: Inventory | None = None
         self._health = Health()
         self._units = Units((), ())
+        self._groups: tuple[MpsGroup, ...] = ()
         self._facts = Facts(self._health)
         self._delivery = Delivery.of(config)
         self._tables: asyncio.Task[Tables] | None = None
@@ -110,6 +110,7 @@ class Node:
                 continue
             for gpu in self.inventory.gpus:
                 await self._probe(gpu.uuid)
+            await self._ask_mps()
             if self._incomplete():
                 self.wake("something is missing")
 
@@ -160,14 +161,23 @@ class Node:
         units = all_units(inventory, config)
         self._injection.adopt(config)
         cannot_inject = await self._injection.publish(inventory)
-        mps = await self._mps.ready(mps_groups(units.units, config))
+        groups = mps_groups(units.units, config)
+        mps = await self._mps.ready(groups)
         for remark in units.remarks:
             if remark not in self._units.remarks:
                 log.warning("configuration and machine", reason=remark)
-        self._config, self._units = config, units
+        self._config, self._units, self._groups = config, units, groups
         self._delivery = Delivery.of(config, self._injection.nodes)
         self._take(inventory)
         self._facts = Facts(self._health, cannot_inject, mps)
+
+    async def _ask_mps(self) -> None:
+        """See whether control daemons have come or gone since the last look."""
+        groups = self._groups
+        states = await self._mps.ready(groups) if groups else {}
+        if groups is self._groups and states != self._facts.mps:
+            self._facts = replace(self._facts, mps=states)
+            self.offer()
 
     def _failed(self, error: NvmlError | ObserveError) -> None:
         if str(error) != self._trouble:
@@ -242,10 +252,7 @@ class Node:
         """Whether another look may find what the last one missed."""
         inventory = self.inventory
         return inventory is not None and bool(
-            self._facts.injection
-            or any(isinstance(state, MpsNotReady) for state in self._facts.mps.values())
-            or inventory.unreadable
-            or any(gpu.fault for gpu in inventory.gpus)
+            self._facts.injection or inventory.unreadable or any(gpu.fault for gpu in inventory.gpus)
         )
 
 

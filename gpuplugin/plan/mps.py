@@ -67,7 +67,8 @@ class MpsDaemons(Protocol):
     async def ready(self, groups: tuple[MpsGroup, ...]) -> Mapping[ResourceName, MpsState]:
         """Bring about that one daemon runs for each group, and none beyond them; say for each how it stands.
 
-        Called with every look at the machine, with the same groups while nothing has changed. Never raises.
+        Called with every look at the machine and every few seconds in between, with equal groups while nothing has
+        changed, so it must be cheap then; an answer that differs is acted on at once. Never raises.
         """
 
 
