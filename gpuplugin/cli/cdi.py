@@ -100,7 +100,7 @@ def diff(  # noqa: PLR0913, PLR0917 - likewise
     simulate: Simulate = None,
     spec_dir: SpecDir = _FOLDERS,
 ) -> None:
-    """Compare a file with what `generate` would write now.
+    """Compare a file with what `generate` would write now, given the same options.
 
     Says nothing and ends with status 0 where they mean the same, whatever their format.
     """

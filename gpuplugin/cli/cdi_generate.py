@@ -120,7 +120,7 @@ def _looked(wish: Wish, where: host.Host, options: Options) -> Spec:
             raise CdiRefused(extra.missing)
         return build_extra(_AsIfReal(where).beside(extra), wish.kind)
     inventory = _inventory(where)
-    wanted = Wanted(hook=None if where.simulated else wish.hook_path)
+    wanted = Wanted(mps=True, hook=None if where.simulated else wish.hook_path)
     root = _AsIfReal(where).root(search.look(inventory.driver.version, inventory.gpus, wanted))
     built = build(inventory.gpus, root, wish.kind, options)
     spec, gone = without_missing(built.spec, search.exists) if built.spec and not where.simulated else (built.spec, {})
@@ -156,6 +156,7 @@ class _AsIfReal:
             libraries=tuple(replace(library, host=self._path(library.host)) for library in root.libraries),
             loader_files=tuple(replace(file, host=self._path(file.host)) for file in root.loader_files),
             files=self._files(root.files),
+            extras=tuple(map(self.beside, root.extras)),
         )
 
     def beside(self, extra: Extra) -> Extra:

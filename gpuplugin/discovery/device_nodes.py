@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMON_NODES: Final = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
 MIG_MINORS: Final = "driver/nvidia-caps/mig-minors"
+MPS_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - the place that CUDA has for it
 CAPABILITIES: Final = "driver/nvidia/capabilities"
 
 _GPU_NODE: Final = re.compile(r"nvidia[0-9]+")
@@ -96,6 +97,9 @@ class NodeSearch:
             names = [name for name in self._names("/dev/infiniband") if _UVERBS.fullmatch(name)]
             paths = [*(f"/dev/infiniband/{name}" for name in names or ("uverbs0",)), _CONNECTIONS]
             yield self._extra("mofed", paths, "load the kernel modules ib_uverbs and rdma_ucm")
+        pipes = self._dev_root.resolve(MPS_PIPES) if wanted.mps else None
+        if pipes is not None:
+            yield Extra("mps", (), (HostFile(MPS_PIPES, self._dev_root.on_host(pipes), FileKind.SOCKET),))
         for channel in wanted.imex_channels:
             path = f"{_CHANNELS}/channel{channel}"
             major = self.majors().get("nvidia-caps-imex-channels", "MAJOR")

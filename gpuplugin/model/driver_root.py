@@ -103,8 +103,9 @@ class LoaderFile:
 class Wanted:
     """What containers shall get beside GPUs, each where the host has it.
 
-    imex_required: that no GPU is given without the IMEX channels · hook: the host's path of a program that containers'
-    hooks run, without which no GPU is given either.
+    imex_required: that no GPU is given without the IMEX channels · mps: the folder of pipes of an MPS control daemon
+    that somebody else runs, where CUDA looks for it · hook: the host's path of a program that containers' hooks run,
+    without which no GPU is given either.
     """
 
     gdrcopy: bool = False
@@ -112,6 +113,7 @@ class Wanted:
     mofed: bool = False
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
+    mps: bool = False
     hook: str | None = None
 
 

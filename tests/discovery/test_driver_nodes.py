@@ -109,6 +109,13 @@ def test_what_is_wanted_beside_gpus_is_found(tmp_path: Path, nodes: NodeSearch) 
     }
 
 
+def test_pipes_of_mps_come_along_where_somebody_runs_it(tmp_path: Path, nodes: NodeSearch) -> None:
+    assert extras(nodes, mps=True) == {}
+    (tmp_path / "tmp/nvidia-mps").mkdir(parents=True)
+    assert extras(nodes, mps=True) == {"mps": (["/tmp/nvidia-mps"], None)}
+    assert extras(nodes) == {}
+
+
 def test_what_is_wanted_and_not_there_is_told_with_what_to_do(nodes: NodeSearch) -> None:
     modules = "load the kernel modules ib_uverbs and rdma_ucm"
     found = extras(nodes, gdrcopy=True, gds=True, mofed=True)
