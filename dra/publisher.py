@@ -23,6 +23,8 @@ from gpuplugin.kube.watch import Follower
 from gpuplugin.serving.latest import Latest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dra.slices import Contents, Owner
     from gpuplugin.kube.client import Kube
     from gpuplugin.kube.objects import ResourceSlice
@@ -94,7 +96,7 @@ class Publisher:
             if self._wanted is None or self._seen is None:
                 continue
             try:
-                await self._bring_about(self._wanted, self._seen)
+                await self._bring_about(self._wanted, self.seen())
             except SlicesInvalid as error:
                 self._trouble(error)  # only other contents can help
             except KubeError as error:
@@ -104,13 +106,10 @@ class Publisher:
                 await self._pause(self._pauses.next())
                 self._wake.set()
 
-    async def _bring_about(self, wanted: Contents, seen: Seen[ResourceSlice]) -> None:
-        if (
-            not needed(self._owner, self._driver, wanted, seen.objects.values(), self._memory)
-            and self._settled is wanted
-        ):
-            return
+    async def _bring_about(self, wanted: Contents, seen: Iterable[ResourceSlice]) -> None:
         if self._settled is wanted:
+            if not self._amiss(wanted, seen) or not self._amiss(wanted, await self._api.list()):
+                return  # the watch may still be at what our own last pass was writing; a list is not
             await self._pause(self._before_mending())
             if self._new.is_set():
                 return  # the wake-up for it is set as well
@@ -121,6 +120,9 @@ class Publisher:
         if outcome != self.state.value.outcome or self.state.value.trouble:
             self._tell(outcome)
             self.state.set(Published(outcome))
+
+    def _amiss(self, wanted: Contents, there: Iterable[ResourceSlice]) -> bool:
+        return bool(needed(self._owner, self._driver, wanted, there, self._memory))
 
     def _before_mending(self) -> float:
         now = asyncio.get_running_loop().time()

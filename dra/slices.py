@@ -76,7 +76,8 @@ def whole_gpus(
     """
     islands = {i: island for island in tables.graph.islands for i in positions(island)}
     devices = []
-    for i in preference(tables):
+    ill = mask_of(i for i, gpu in enumerate(inventory.gpus) if not health.get(gpu.uuid, _UNKNOWN).usable)
+    for i in preference(tables, ill):
         gpu = inventory.gpus[i]
         if gpu.uuid in elsewhere or (gpu.mig is not None and gpu.mig.current):
             continue
@@ -92,10 +93,11 @@ def whole_gpus(
     return Contents(tuple(devices))
 
 
-def preference(tables: Tables) -> tuple[int, ...]:
+def preference(tables: Tables, ill: int = 0) -> tuple[int, ...]:
     """All positions such that the first 1, 2, 4, 8 … are each as good a set as there is, and so on in each half.
 
-    Whether a GPU is lost plays no part: the order would change with it, and slices would be written for nothing.
+    ill: mask of those that must not be given now; they come last, else a claim for four would be given the three
+    beside an ill one and a fourth from afar. That is no more to write, since its taint comes and goes with it.
     """
     sound = replace(tables, lost=0)
 
@@ -108,7 +110,8 @@ def preference(tables: Tables) -> tuple[int, ...]:
         yield from ordered(half)
         yield from ordered(mask & ~half)
 
-    return tuple(ordered(mask_of(range(len(tables.graph.labels)))))
+    well = mask_of(range(len(tables.graph.labels))) & ~ill
+    return (*ordered(well), *ordered(ill))
 
 
 def taints(health: DeviceHealth) -> tuple[Taint, ...]:

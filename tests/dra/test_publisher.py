@@ -75,6 +75,7 @@ async def test_what_is_wanted_is_published_once(running: Running, api: StandInAp
     running.publisher.want(gpus(4))
     await running.at_rest()
     assert api.writes == [f"POST {ROOT}"]
+    assert running.publisher._mended_at == float("-inf")
     state = running.publisher.state.value
     assert (state.outcome.offered, state.trouble) == (("gpu-0", "gpu-1", "gpu-2", "gpu-3"), "")
 
