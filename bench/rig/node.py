@@ -90,7 +90,7 @@ class Node:
         else:
             self._make_root(machine)
             flags |= {"nvidia-driver-root": str(self.host), "paths-sysfs": str(self.host / "sys")}
-            flags["container-driver-root"] = str(self.host)
+            flags |= {"container-driver-root": str(self.host), "paths-proc": str(self.host / "proc")}
             self._environment["GPUPLUGIN_NVML_STATE"] = str(self.host / STATE_FILE)
             self._environment["GPUPLUGIN_NVML_DEV"] = str(self._nodes)
         self.command = [sys.executable, "-m", "gpuplugin", "run", *(f"--{name}={flags[name]}" for name in flags)]
