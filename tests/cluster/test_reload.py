@@ -1,0 +1,90 @@
+"""A configuration that changes while pods come, on the real thing."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from gpunode import GPU, READY_SECONDS, GpuNode
+from onenode.pods import busybox_pod
+
+pytestmark = pytest.mark.cluster
+
+PODS = 12
+
+
+class Profile:
+    """A folder such as a ConfigMap's volume is: its contents are exchanged as one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._number = folder, 0
+        folder.mkdir()
+        (folder / "config.yaml").symlink_to("..data/config.yaml")
+
+    def write(self, text: str) -> None:
+        self._number += 1
+        new = self.folder / f"..{self._number}"
+        new.mkdir()
+        (new / "config.yaml").write_text(text)
+        (self.folder / "..new").symlink_to(new.name)
+        (self.folder / "..new").replace(self.folder / "..data")
+
+    def slices(self, replicas: int, policy: str = "distributed") -> None:
+        self.write(
+            json.dumps(
+                {
+                    "flags": {"plugin": {"sharedDevicesAllocationPolicy": policy}},
+                    "sharing": {"timeSlicing": {"resources": [{"name": GPU, "replicas": replicas}]}},
+                }
+            )
+        )
+
+
+@pytest.fixture
+def profile(bare_node: GpuNode, tmp_path: Path) -> Profile:
+    """The file that the daemon of `bare_node` runs with: four slices of each GPU."""
+    made = Profile(tmp_path / "profile")
+    made.slices(4)
+    bare_node.start(CONFIG_FILE=str(made.folder / "config.yaml"))
+    bare_node.wait_said("kubelet watches", resource=GPU)
+    bare_node.wait_allocatable(32)
+    return made
+
+
+def test_pods_come_up_while_the_file_flips_and_a_gpu_breaks(bare_node: GpuNode, profile: Profile):
+    names = [f"pod-{number}" for number in range(PODS)]
+    for number, name in enumerate(names):
+        profile.slices((8, 4, 6)[number % 3], ("packed", "distributed")[number % 2])
+        bare_node.send(signal.SIGHUP)
+        bare_node.cluster.api.apply(busybox_pod(name, limits={GPU: 1}))
+        if number == PODS // 2:
+            bare_node.state.recovery(7, 1)
+            bare_node.state.xid(7, 95)
+    for name in names:
+        assert len(bare_node.in_container(bare_node.cluster.wait_for_phase(name, "Running"))) == 1
+    profile.slices(8)
+    bare_node.wait_allocatable(56, READY_SECONDS)  # without those of the GPU that broke in between
+    assert len(bare_node.said("kubelet watches", resource=GPU)) == 1
+    assert len(bare_node.said("registered with kubelet", resource=GPU)) == 1
+    assert not bare_node.said("refused")
+    held = bare_node.held()
+    assert len(frozenset().union(*held.values())) == PODS
+    bare_node.end(*names)
+
+
+def test_file_that_is_refused_leaves_the_earlier_one_in_force(bare_node: GpuNode, profile: Profile):
+    profile.write("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpus, replicas: 2}]}}")
+    refused = bare_node.wait_said("configuration refused: the earlier one stays in force")
+    assert "sharing.timeSlicing.resources[0].name" in refused["reason"]
+    assert len(bare_node.in_container(bare_node.pod("still", 1))) == 1
+    assert bare_node.cluster.allocatable()[GPU] == "32"
+
+
+def test_resource_that_is_renamed_counts_under_its_new_name_alone(bare_node: GpuNode, profile: Profile):
+    profile.write("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2}]}}")
+    bare_node.cluster.wait_for(
+        lambda: bare_node.cluster.allocatable().get(f"{GPU}.shared") == "16", READY_SECONDS, "16 slices"
+    )
+    bare_node.wait_allocatable(0)
