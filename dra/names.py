@@ -4,8 +4,8 @@ The reference calls a GPU ``gpu-<minor>``, and so do we, because allocations mad
 driver deals out minor numbers anew when it is loaded: after a reboot without one GPU, those behind it have moved up.
 So a name, once given, stays with the GPU's UUID, and a new GPU that finds its name taken gets another.
 
-Pure. What is remembered is kept by `name_file`, and where that is lost, what we or the reference have published is
-taken over (`adopt`).
+Pure. What is remembered is kept by `name_file`; where that is lost, names are taken over from the records of claims and
+from what we or the reference have published (`adopt`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpuplugin.model.ids import GpuUuid
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gpuplugin.kube.objects import ResourceSlice
     from gpuplugin.model.inventory import Gpu, Inventory
@@ -40,16 +40,25 @@ class Names:
 
 
 def adopt(names: Names, slices: Iterable[ResourceSlice]) -> Names:
-    """Take over what published slices call GPUs that we have no name for, where that name is nobody else's."""
-    known = dict(names.by_gpu)
-    taken = set(known.values())
+    """Take over what published slices, ours or those of the driver before us, call each whole GPU; see adopt_pairs."""
+    return adopt_pairs(names, _published(slices))
+
+
+def _published(slices: Iterable[ResourceSlice]) -> Iterator[tuple[GpuUuid, str]]:
     for device in (device for one in slices for device in one.spec.devices):
         kind, uuid = (device.attributes.get(key) for key in ("type", "uuid"))
-        if not (kind and kind.string == "gpu" and uuid and uuid.string):
-            continue
-        if uuid.string not in known and device.name not in taken:
-            known[GpuUuid(uuid.string)] = device.name
-            taken.add(device.name)
+        if kind and kind.string == "gpu" and uuid and uuid.string:
+            yield GpuUuid(uuid.string), device.name
+
+
+def adopt_pairs(names: Names, pairs: Iterable[tuple[GpuUuid, str]]) -> Names:
+    """Take over names for GPUs that have none yet, where the name is nobody else's; the first that says one counts."""
+    known = dict(names.by_gpu)
+    taken = set(known.values())
+    for gpu, name in pairs:
+        if gpu not in known and name not in taken:
+            known[gpu] = name
+            taken.add(name)
     return _same_or(names, known)
 
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.names import Names, adopt, name_all
+from dra.name_file import load, save
+from dra.names import Names, adopt, adopt_pairs, name_all
 from dra.slices import Owner, cut, whole_gpus
+from gpuplugin.errors import CheckpointError
 from gpuplugin.model.inventory import Gpu, Inventory, UnreadableGpu
 from gpuplugin.topology.allocate import Tables
 from tests.topology import machines
 
 FREE: frozenset[str] = frozenset()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "names.json"
 
 
 def machine(*minors: tuple[str, int | None]) -> Inventory:
@@ -71,12 +80,12 @@ def test_the_names_of_a_driver_before_us_are_taken_over():
     inventory = machine(("a", 0), ("b", 1))
     theirs = Names({"GPU-a": "gpu-7", "GPU-b": "gpu-0"})
     contents = whole_gpus(inventory, Tables.build(inventory), theirs, {})
-    published = cut(Owner("node", "uid"), contents)
-    assert of(name_all(adopt(Names(), published), inventory, None), inventory) == ["gpu-7", "gpu-0"]
+    theirs_published = cut(Owner("node", "uid"), contents)
+    assert of(name_all(adopt(Names(), theirs_published), inventory, None), inventory) == ["gpu-7", "gpu-0"]
     ours = Names({"GPU-a": "gpu-1"})
-    assert adopt(ours, published).by_gpu == {"GPU-a": "gpu-1", "GPU-b": "gpu-0"}
+    assert adopt(ours, theirs_published).by_gpu == {"GPU-a": "gpu-1", "GPU-b": "gpu-0"}
     taken = Names({"GPU-x": "gpu-0"})
-    assert adopt(taken, published).by_gpu == {"GPU-x": "gpu-0", "GPU-a": "gpu-7"}
+    assert adopt(taken, theirs_published).by_gpu == {"GPU-x": "gpu-0", "GPU-a": "gpu-7"}
 
 
 letters = st.sampled_from("abcdef")
@@ -106,3 +115,53 @@ def test_a_machine_without_minors_is_named_by_index():
     inventory = machines.inventory([machines.Slot()])
     gpus: tuple[Gpu, ...] = tuple(replace(gpu, minor=None) for gpu in inventory.gpus)
     assert name_all(Names(), replace(inventory, gpus=gpus), None).by_gpu == {gpus[0].uuid: "gpu-0"}
+
+
+def test_names_outlive_the_process(file: Path):
+    names = name_all(Names(), machine(("a", 1), ("b", 0)), None)
+    assert load(file) == (Names(), "")
+    save(file, names)
+    again, trouble = load(file)
+    assert (dict(again.by_gpu), trouble) == ({"GPU-a": "gpu-1", "GPU-b": "gpu-0"}, "")
+    assert [path.name for path in file.parent.iterdir()] == ["names.json"]
+    save(file, Names())
+    assert load(file) == (Names(), "")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format":1,"names":{"a"', b"[]", b'{"format":1}', b"\xff"])
+def test_a_file_that_makes_no_sense_is_put_aside_and_said(file: Path, content: bytes):
+    file.parent.mkdir()
+    file.write_bytes(content)
+    names, trouble = load(file)
+    assert names == Names()
+    assert str(file) in trouble
+    assert file.with_name("names.json.unreadable").read_bytes() == content
+    assert load(file) == (Names(), "")
+
+
+def test_a_later_format_is_read_for_what_it_has(file: Path):
+    file.parent.mkdir()
+    file.write_text('{"format": 9, "names": {"GPU-a": "gpu-5"}, "later": [1]}')
+    names, trouble = load(file)
+    assert (names.by_gpu, trouble) == ({"GPU-a": "gpu-5"}, "")
+
+
+def test_a_name_that_stands_there_twice_is_one_gpus(file: Path):
+    file.parent.mkdir()
+    file.write_text('{"format": 1, "names": {"GPU-a": "gpu-5", "GPU-b": "gpu-5", "GPU-c": "gpu-1"}}')
+    names, trouble = load(file)
+    assert sorted(names.by_gpu.values()) == ["gpu-1", "gpu-5"]
+    assert "two GPUs" in trouble
+
+
+def test_a_disk_that_does_not_let_us_is_said(tmp_path: Path):
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save(tmp_path / "state" / "names.json", Names())
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load(tmp_path)
+
+
+def test_of_two_that_say_a_name_the_first_counts():
+    pairs = [("GPU-a", "gpu-3"), ("GPU-a", "gpu-0"), ("GPU-b", "gpu-3"), ("GPU-b", "gpu-1")]
+    assert adopt_pairs(Names(), pairs).by_gpu == {"GPU-a": "gpu-3", "GPU-b": "gpu-1"}
