@@ -24,7 +24,6 @@ _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _DEVICE = re.compile(rf"\d+|\d+:\d+|(?i:GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d+/\d+)", re.ASCII)
 _GPU = re.compile(rf"(?i:GPU-{_UUID})")
-_MIG = re.compile(r"(?i:MIG-.*)")
 _MEMORY = re.compile(r"(\d{1,18})([kKmMgGtT]?)(?:(?<=\D)i)?[bB]?", re.ASCII)
 _MEMORY_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _DURATION = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+", re.ASCII)
@@ -99,7 +98,9 @@ def excluded(value: object) -> int | str:
         return int(text)
     if _GPU.fullmatch(text):
         return f"GPU-{text[4:].lower()}"
-    if _MIG.fullmatch(text):
+    if text.upper().startswith("GPU-"):
+        raise ValueError("That is not a GPU's whole UUID")
+    if text.upper().startswith("MIG-"):
         raise ValueError("A MIG device cannot be left out on its own")
     with suppress(ValueError):
         return pci_address(text)

@@ -56,7 +56,7 @@ class Injection:
         self._search = DriverRootSearch(host.driver_root, host.dev_root, host.sysfs, host.proc)
         self._said: frozenset[str] = frozenset()
         self._looked = asyncio.Event()
-        self._wanted = self._nodes_wanted = False
+        self._wanted = self._nodes_wanted = self._mig = False
         self.nodes: DeviceNodes | None = None
         self.adopt(config)
 
@@ -69,6 +69,7 @@ class Injection:
         self._wanted |= any(strategy.startswith("cdi-") for strategy in plugin.device_list_strategy)
         self._wanted |= bool(config.dra.gpus)
         self._nodes_wanted = plugin.pass_device_specs
+        self._mig = config.flags.mig_strategy != "none"
         if plugin.device_id_strategy == "index":
             self._options = replace(self._options, namings=(Naming.UUID, Naming.INDEX))
         self._beside = _beside(config)
@@ -89,7 +90,7 @@ class Injection:
         before = await asyncio.to_thread(self._glance)
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            if not self._wanted and not self._nodes_wanted:
+            if not self._wanted and not self._nodes_wanted and not self._mig:
                 continue
             now = await asyncio.to_thread(self._glance)
             if now != before:

@@ -8,7 +8,9 @@ kubelet has none.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import time
 from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import TYPE_CHECKING, Any
@@ -41,7 +43,7 @@ class ListeningSocket:
 
     def __init__(self, folder: Path, label: str, add_services: Callable[[grpc.aio.Server], Any]) -> None:
         self.folder, self._add_services = folder, add_services
-        self._stem = f"{_PREFIX}{label[:_LONGEST_LABEL]}-"
+        self._stem = f"{_PREFIX}{_short(label)}-"
         self.path = folder / self._stem
         self._server: grpc.aio.Server | None = None
         self._identity: Identity | None = None
@@ -68,7 +70,9 @@ class ListeningSocket:
 
     def newer(self) -> Path | None:
         """A later instance's socket for the same, if one serves."""
-        later = (path for path in self._others(self._stem) if path.name > self.path.name)
+        serial = re.compile(rf"{re.escape(self._stem)}[0-9a-f]+\.sock")  # not those of gpu-part, for gpu
+        others = (path for path in self._others(self._stem) if serial.fullmatch(path.name))
+        later = (path for path in others if path.name > self.path.name)
         return next(filter(_accepts, later), None)
 
     async def close(self) -> None:
@@ -101,6 +105,13 @@ class ListeningSocket:
             return [path for path in self.folder.glob(f"{stem}*.sock") if path != self.path and path.is_socket()]
         except OSError:
             return []
+
+
+def _short(label: str) -> str:
+    """Give a label that fits into a socket's path, and is another for another label."""
+    if len(label) <= _LONGEST_LABEL:
+        return label
+    return f"{label[: _LONGEST_LABEL - 9]}_{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def _accepts(path: Path) -> bool:

@@ -168,7 +168,7 @@ def test_a_gpu_may_be_left_out_by_any_name(loaded, given_, kept):
     assert loaded(f"devices: {{exclude: [{given_}]}}").devices == Devices(exclude=(kept,))
 
 
-@pytest.mark.parametrize("given_", ["true", "''", "MIG-0df9c3d4-0000-4a4a-8b8b-000000000001", "[0]"])
+@pytest.mark.parametrize("given_", ["true", "''", "GPU-0df9c3d4", "MIG-0df9c3d4-0000-4a4a-8b8b-000000000001", "[0]"])
 def test_what_names_no_gpu_leaves_none_out(problems, given_):
     [(key, _)] = problems(f"devices: {{exclude: [{given_}]}}")
     assert key == "devices.exclude[0]"

@@ -110,6 +110,13 @@ async def test_mixed_offers_each_profile_and_a_new_layout_with_no_restart(bench)
         assert set(ids(bench, SMALL)) <= {device["name"] for device in document["devices"]}
 
 
+async def test_a_new_layout_is_noticed_where_no_document_is_wanted(bench):
+    async with bench.daemon(mig_strategy="mixed", device_list_strategy="envvar"):
+        await bench.usable(8)
+        layout(bench, 0, "3g.40gb")
+        await bench.usable(1, BIG)
+
+
 async def test_an_instances_fault_takes_that_instance_and_a_gpus_fault_all_of_them(bench):
     layout(bench, 0, "1g.10gb", "1g.10gb")
     async with bench.daemon(mig_strategy="mixed"):

@@ -191,3 +191,25 @@ async def test_ended_at_any_moment_it_leaves_no_socket(folder, plugin, moment):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert [path.name for path in folder.iterdir() if not path.name.startswith(".kubelet")] == ["kubelet.sock"]
+
+
+async def test_the_socket_of_a_resource_with_a_longer_name_is_no_newer_instance(folder):
+    """Hexadecimal digits end in f, so a name that goes on with a letter after it would always count as newer."""
+    sockets = [ListeningSocket(folder, label, lambda _: None) for label in ("gpu", "gpu-part", "gpu-fade")]
+    for one in sockets:
+        await one.open()
+    later = ListeningSocket(folder, "gpu", lambda _: None)
+    try:
+        assert [one.newer() for one in sockets] == [None, None, None]
+        await later.open()
+        assert [one.newer() for one in sockets] == [later.path, None, None]
+    finally:
+        for one in (*sockets, later):
+            await one.close()
+
+
+def test_long_names_that_begin_alike_have_sockets_of_their_own(folder):
+    labels = [f"mig-1g.10gb-of-the-first-floor-{end}" for end in ("a", "b")]
+    first, second = (ListeningSocket(folder, label, lambda _: None).path.name for label in labels)
+    assert first != second
+    assert len(first) == len(second) <= 41
