@@ -56,6 +56,14 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "this node's name in the Kubernetes API",
             "Claims with dra.gpus need it: set NODE_NAME from spec.nodeName",
         )
+    if config.node.startup_taint and not config.node.name:
+        yield Problem(
+            sources.get("node.startupTaint", ""),
+            "node.name",
+            "",
+            "this node's name in Kubernetes",
+            "The taint is taken off that node: set NODE_NAME from the pod's spec.nodeName",
+        )
     if config.profiles.folder and not config.node.name:
         yield Problem(
             sources.get("profiles.folder", ""),

@@ -51,10 +51,14 @@ class Plugins:
         )
 
     @property
+    def offered(self) -> tuple[OfferedResource, ...]:
+        """What is offered now."""
+        return tuple(served.plugin.offers.value.resource for served in self._served.values())
+
+    @property
     def summary(self) -> tuple[str, ...]:
         """What is offered, one text for each resource."""
-        offers = (served.plugin.offers.value.resource for served in self._served.values())
-        return tuple(f"{offer.name}: {offer.usable} of {offer.size} usable" for offer in offers)
+        return tuple(f"{offer.name}: {offer.usable} of {offer.size} usable" for offer in self.offered)
 
     @property
     def superseded(self) -> bool:

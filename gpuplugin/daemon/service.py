@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpuplugin.daemon.host import Host
     from gpuplugin.daemon.reload import ConfigSource
     from gpuplugin.model.ids import GpuUuid
+    from gpuplugin.plan.desired import OfferedResource
 
 log = structlog.get_logger()
 
@@ -56,6 +57,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             tasks.create_task(_listen(node, thread), name="listen"),
             tasks.create_task(_tell_features(config, host, node), name="tell features"),
             *_claims(config, node, tasks),
+            *_startup_taint(config, host, node, plugins, tasks),
         ]
         await stop.wait()
         superseded = plugins.superseded
@@ -107,6 +109,18 @@ def _claims(config: Config, node: Node, tasks: asyncio.TaskGroup) -> Iterator[as
         from gpuplugin.daemon.dra import Claims  # noqa: PLC0415 - only where there are claims
 
         yield tasks.create_task(Claims(config, node, records).run(), name="claims")
+
+
+def _startup_taint(
+    config: Config, host: Host, node: Node, plugins: Plugins, tasks: asyncio.TaskGroup
+) -> Iterator[asyncio.Task[None]]:
+    if config.node.startup_taint:
+        from gpuplugin.daemon.taint import lift  # noqa: PLC0415 - only where asked for
+
+        def offers() -> tuple[OfferedResource, ...] | None:
+            return plugins.offered if readiness(node, plugins, host.sysfs).ready else None
+
+        yield tasks.create_task(lift(config, offers), name="lift the startup taint")
 
 
 async def _tell_features(config: Config, host: Host, node: Node) -> None:

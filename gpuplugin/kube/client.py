@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuplugin.kube.objects import AllocatedDeviceStatus, Node, ResourceClaim
 
 T = TypeVar("T", bound=Object)
-Form = Literal["json", "merge-patch+json", "apply-patch+yaml"]
+Form = Literal["json", "json-patch+json", "merge-patch+json", "apply-patch+yaml"]
 
 PATIENCE_SECONDS = 20.0
 FIELD_MANAGER = "gpuplugin"
@@ -188,6 +188,23 @@ class Kube:
         )
         return call.decoded(answer)
 
+    async def patch(
+        self,
+        kind: Kind[T],
+        name: str,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        namespace: str = "",
+        patience: float | None = None,
+    ) -> T:
+        """Make a JSON Patch, all of its operations or none. KubeInvalid where one cannot be, such as a failed test."""
+        call = Call("patch", kind, _name(namespace, name))
+        path = kind.path(namespace, name)
+        answer = await self._ask(
+            call, "PATCH", path, body=operations, query=_writing(), form="json-patch+json", patience=patience
+        )
+        return call.decoded(answer)
+
     # -- below --------------------------------------------------------------
 
     async def lines(self, kind: Kind[T], query: Mapping[str, str], *, lifetime: float) -> AsyncGenerator[bytes, None]:
@@ -227,7 +244,7 @@ class Kube:
         method: str,
         path: str,
         *,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         query: Mapping[str, str] | None = None,
         form: Form = "json",
         patience: float | None = None,

@@ -229,10 +229,32 @@ class ResourceClaim(Object, frozen=True):
 # -- Node -------------------------------------------------------------------
 
 
+class NodeTaint(Object, frozen=True):
+    """A Taint of a node."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(Object, frozen=True):
+    """What we read of a NodeSpec."""
+
+    taints: tuple[NodeTaint, ...] = ()
+
+
+class NodeStatus(Object, frozen=True):
+    """What we read of a NodeStatus. allocatable: quantities by resource."""
+
+    allocatable: dict[str, str] = field(default_factory=dict)
+
+
 class Node(Object, frozen=True):
     """v1."""
 
     metadata: Meta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
 
 
 # -- lists, errors and watches ----------------------------------------------
