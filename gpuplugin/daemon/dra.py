@@ -21,7 +21,8 @@ from cdi.names import KIND
 from dra.checkpoint import Checkpoint
 from dra.devices import NodeDevices, describe
 from dra.health import PoolHealth, add_health_calls
-from dra.names import Names, adopt, name_all
+from dra.name_file import load, save
+from dra.names import Names, adopt, adopt_pairs, name_all
 from dra.prepare import Preparing, Surroundings
 from dra.recovery import Recovery
 from dra.registration import Registered
@@ -73,7 +74,8 @@ class Claims:
         self._checkpoint = Checkpoint(records)
         self._worker = Worker("claims")
         self._pods: Ledger | None = None
-        self._names = Names()
+        self._names = self._saved = Names()
+        self._name_file = records.with_name("device-names.json")
         self._devices = NodeDevices(MappingProxyType({}), _NOT_LOOKED)
         self._described = asyncio.Event()
         self._recovery: Recovery | None = None
@@ -224,7 +226,7 @@ class Claims:
     async def _show(self, picture: Picture, publisher: Publisher) -> None:
         inventory, facts = picture.inventory, picture.facts
         tables = await asyncio.shield(picture.tables)
-        self._names = name_all(self._names, inventory, None)
+        await self._name(inventory)
         division = self._division(inventory)
         withheld = self._withheld(division)
         health = {gpu.uuid: for_claims(gpu, facts, withheld.get(gpu.uuid, "")) for gpu in inventory.gpus}
@@ -242,14 +244,33 @@ class Claims:
         self._health.set(PoolHealth(self._pool, MappingProxyType(levels)))
         publisher.want(contents)
 
+    async def _name(self, inventory: Inventory) -> None:
+        """Name GPUs that have none; a name is on disk before anybody hears it."""
+        self._names = names = name_all(self._names, inventory, None)
+        if names == self._saved:
+            return
+        try:
+            await self._worker.run(lambda: save(self._name_file, names))
+        except CheckpointError as error:
+            log.error("device names may not outlive the daemon", reason=str(error))  # noqa: TRY400 - for people
+        self._saved = names
+
     async def _start_names(self, kube: Kube) -> Owner:
         """Find out what devices are called already, and whose the slices are to be.
 
-        What prepared claims call them comes first: kubelet and pods have it.
+        What prepared claims call them comes first: kubelet and pods have it. Then what we remember, then what is
+        published, which may be the doing of the driver before us.
         """
         pauses, trouble = Backoff(0.5, 30.0), ""
         prepared = [device for record in self._checkpoint.records.values() for device in record.devices]
-        self._names = Names(MappingProxyType({GpuUuid(device.gpu): device.device for device in prepared}))
+        self._names = adopt_pairs(Names(), ((GpuUuid(device.gpu), device.device) for device in prepared))
+        try:
+            self._saved, lost = await self._worker.run(lambda: load(self._name_file))
+        except CheckpointError as error:
+            lost = str(error)
+        if lost:
+            log.error("device names were lost", reason=lost)
+        self._names = adopt_pairs(self._names, self._saved.by_gpu.items())
         while True:
             try:
                 node = await kube.node(self._pool)
