@@ -18,7 +18,6 @@ from cdi.build import Options, build, verify, without_missing
 from cdi.conflicts import conflicts
 from cdi.hooks import Hooks
 from cdi.names import KIND, Naming, file_name
-from cdi.spec import encode
 from gpuplugin.discovery.driver_root import DriverRootSearch
 from gpuplugin.errors import CdiError
 from gpuplugin.model.driver_root import Wanted
@@ -47,7 +46,7 @@ class Injection:
     def __init__(self, config: Config, host: Host) -> None:
         self._folder = Path(config.paths.cdi)
         self._document = self._folder / file_name(KIND)
-        self._expected: bytes | None = None
+        self._published = False
         self._spec: Spec | None = None
         program = config.flags.plugin.nvidia_ctk_path
         self._options = Options(
@@ -77,6 +76,7 @@ class Injection:
     async def publish(self, inventory: Inventory) -> Mapping[DeviceUuid, str]:
         """Bring the document and `nodes` up to date; returns what no container can be given, with the reason."""
         if not self._wanted and not self._nodes_wanted:
+            self._looked.set()
             return {}
         root = await asyncio.to_thread(self._search.look, inventory.driver.version, inventory.gpus, self._beside)
         self.nodes = device_nodes(inventory, root) if self._nodes_wanted else None
@@ -85,7 +85,10 @@ class Injection:
         return refused
 
     async def watch(self, wake: Callable[[str], None]) -> None:
-        """Ask for a look soon after the driver's files or our document have changed, of which no message tells."""
+        """Ask for a look soon after the driver's files changed or our document went, of which no message tells.
+
+        A document that somebody wrote over is left to the next look: it may be a later instance's, not to be fought.
+        """
         await self._looked.wait()
         before = await asyncio.to_thread(self._glance)
         while True:
@@ -95,8 +98,8 @@ class Injection:
             now = await asyncio.to_thread(self._glance)
             if now != before:
                 wake("the driver's files have changed")
-            elif self._wanted and await asyncio.to_thread(_read, self._document) != self._expected:
-                wake("the CDI document is not as it was published")
+            elif self._published and not self._document.exists():
+                wake("the CDI document was deleted")
             before = now
 
     def _glance(self) -> tuple[object, ...]:
@@ -119,9 +122,9 @@ class Injection:
         try:
             published = writer.publish(self._folder, [spec] if spec else [])
         except CdiError as error:
-            self._expected = _read(self._document)
+            self._published = False
             return dict.fromkeys(refused, str(error))
-        self._expected, self._spec = (encode(spec), spec) if spec else (None, None)
+        self._published, self._spec = spec is not None, spec
         names = [device.name for device in spec.devices] if spec else []
         for path in published.written:
             log.info("CDI document written", path=str(path), devices=len(names))
@@ -138,13 +141,6 @@ class Injection:
             if text not in self._said:
                 log.warning("CDI", reason=text)
         self._said = frozenset(texts)
-
-
-def _read(document: Path) -> bytes | None:
-    try:
-        return document.read_bytes()
-    except OSError:
-        return None
 
 
 def _beside(config: Config) -> Wanted:
