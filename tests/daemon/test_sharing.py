@@ -137,7 +137,7 @@ async def test_single_isolates_the_odd_gpu_and_says_why(bench):
     for gpu in range(7):
         layout(bench, gpu, "1g.10gb", "1g.10gb")
     with capture_logs() as logs:
-        async with bench.daemon(mig_strategy="single"):
+        async with bench.daemon(mig_strategy="single", rescan_seconds="1"):
             await bench.usable(14)
             assert "MIG is off" in lines(logs, "withdrawn")[0]["reason"]
             layout(bench, 7)
