@@ -30,6 +30,7 @@ def gpu_attributes(gpu: Gpu, driver: Driver, island: str) -> dict[str, Attribute
         "type": "gpu",
         "uuid": gpu.uuid,
         "productName": gpu.model,
+        "brand": gpu.brand,
         "architecture": gpu.architecture and _ARCHITECTURES.get(gpu.architecture, gpu.architecture.capitalize()),
         "pcieBusID": gpu.pci,
         f"{STANDARD}/pciBusID": gpu.pci,

@@ -30,6 +30,15 @@ class RecoveryAction(IntEnum):
     SYSTEM_REBOOT = 7
 
 
+class ComputeMode(IntEnum):
+    """nvmlComputeMode_t: how many processes may use the GPU at once."""
+
+    DEFAULT = 0
+    EXCLUSIVE_THREAD = 1
+    PROHIBITED = 2
+    EXCLUSIVE_PROCESS = 3
+
+
 @dataclass(frozen=True, slots=True)
 class NvLinkEnd:
     """The far end of one active NVLink: a GPU's PCI address, or a switch (`pci` is then of no use and None)."""
@@ -55,6 +64,7 @@ class GpuReading:
     mig_devices: tuple[MigDevice, ...]
     fabric: Fabric | None
     nvlinks: tuple[NvLinkEnd, ...]
+    brand: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,12 @@ class Nvml(Protocol):
 
     def probe(self, uuid: GpuUuid) -> Probe:
         """Talk to the GPU itself; GpuLost when it does not answer."""
+
+    def compute_mode(self, uuid: GpuUuid) -> ComputeMode:
+        """Say how many processes may use the GPU at once."""
+
+    def set_compute_mode(self, uuid: GpuUuid, mode: ComputeMode) -> None:
+        """Change it; needs root. It lasts until the driver is loaded anew."""
 
     def watch(self) -> dict[GpuUuid, str]:
         """Make an event set and register every GPU for critical XIDs.

@@ -98,6 +98,25 @@ _ARCHITECTURES = {
     13: "rubin",
 }
 
+_BRANDS = {
+    1: "Quadro",
+    2: "Tesla",
+    3: "NVS",
+    4: "Grid",
+    5: "GeForce",
+    6: "Titan",
+    7: "NvidiaVApps",
+    8: "NvidiaVPC",
+    9: "NvidiaVCS",
+    10: "NvidiaVWS",
+    11: "NvidiaCloudGaming",
+    12: "QuadroRTX",
+    13: "NvidiaRTX",
+    14: "Nvidia",
+    15: "GeForceRTX",
+    16: "TitanRTX",
+}
+
 _PROFILE = re.compile(r" MIG ((?:\d+c\.)?\d+g\.\d+gb(?:[+-][a-z.]+)*)", re.ASCII)
 
 MIB = 1024**2
@@ -118,6 +137,11 @@ def typed_error(call: str, code: int) -> NvmlError:
 def architecture(number: int) -> str | None:
     """nvmlDeviceArchitecture_t's name in lower case; None for one that is no GPU's or not known yet."""
     return _ARCHITECTURES.get(number)
+
+
+def brand(number: int) -> str | None:
+    """nvmlBrandType_t's name as other programs for Kubernetes write it; None for one that is no GPU's or not known."""
+    return _BRANDS.get(number)
 
 
 def cuda_version(number: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 
 from gpuplugin.discovery import nvml_decode as decode
-from gpuplugin.discovery.nvml import GpuReading, NvLinkEnd, Probe, RecoveryAction
+from gpuplugin.discovery.nvml import ComputeMode, GpuReading, NvLinkEnd, Probe, RecoveryAction
 from gpuplugin.errors import GpuLost, NvmlError, NvmlHung, NvmlNotSupported, NvmlUnavailable
 from gpuplugin.model.health import XidEvent
 from gpuplugin.model.ids import GpuUuid, MigUuid, PciAddress, pci_address
@@ -115,6 +115,7 @@ class RealNvml:
         uuid = GpuUuid(_ask("nvmlDeviceGetUUID", handle))
         self._indices[uuid] = index
         number = _ask_if_supported("nvmlDeviceGetArchitecture", handle)
+        brand = _ask_if_supported("nvmlDeviceGetBrand", handle)
         memory = _memory(handle)
         mig = _mig_mode(handle)
         return GpuReading(
@@ -130,6 +131,7 @@ class RealNvml:
             mig_devices=tuple(_mig_devices(handle, memory)) if mig and mig.current else (),
             fabric=_fabric(handle),
             nvlinks=tuple(_nvlinks(handle)),
+            brand=None if brand is None else decode.brand(brand),
         )
 
     def gpu_pci(self, index: int) -> PciAddress:
@@ -144,6 +146,14 @@ class RealNvml:
                 _ask(call, handle, pynvml.NVML_TEMPERATURE_GPU)
                 break
         return Probe(_recovery(handle))
+
+    def compute_mode(self, uuid: GpuUuid) -> ComputeMode:
+        """See `Nvml`."""
+        return ComputeMode(_ask("nvmlDeviceGetComputeMode", self._find(uuid)))
+
+    def set_compute_mode(self, uuid: GpuUuid, mode: ComputeMode) -> None:
+        """See `Nvml`."""
+        _ask("nvmlDeviceSetComputeMode", self._find(uuid), mode)
 
     def watch(self) -> dict[GpuUuid, str]:
         """See `Nvml`. A GPU that does not tell its UUID is left out of the answer too; `gpu` says why."""

@@ -162,6 +162,7 @@ def _gpu(reading: GpuReading, numa: NumaId | None, pcie: PciePath | None) -> Gpu
         fabric=reading.fabric,
         numa=numa,
         pcie=pcie,
+        brand=reading.brand,
     )
 
 

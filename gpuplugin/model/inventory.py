@@ -101,7 +101,7 @@ class Gpu:
     index: NVML's · minor: N of /dev/nvidiaN, not the same as index · memory_bytes: None where NVML does not tell
     (GB10) · compute_capability: (major, minor) · architecture: lower case (``hopper``) · mig: None where the GPU has no
     MIG · numa, pcie: None where sysfs does not tell · fault: why it cannot be used now; the other facts are then those
-    of the last good look.
+    of the last good look · brand: ``Nvidia``, ``Tesla``, in the words of nvml_decode.
     """
 
     index: int
@@ -118,6 +118,7 @@ class Gpu:
     numa: NumaId | None
     pcie: PciePath | None
     fault: str | None = None
+    brand: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gpuplugin.sim.snapshot import GpuRecord, LinkRecord
 
 _NO_PCI = 0xFFFFFFFF
+_TESLA, _NVIDIA = 2, 14
+"""nvmlBrandType_t: drivers changed what they call data centre GPUs when the GPUs' names lost the word Tesla."""
 _RESERVED_PARTS = 128
 """The driver keeps one part in so many of the memory for itself."""
 
@@ -106,6 +108,11 @@ def _minor(_look: Look, gpu: GpuRecord, out: Any) -> None:
 @device_call("nvmlDeviceGetArchitecture")
 def _architecture(_look: Look, device: Device, out: Any) -> None:
     put(out, device.gpu.architecture)
+
+
+@device_call("nvmlDeviceGetBrand")
+def _brand(_look: Look, device: Device, out: Any) -> None:
+    put(out, _TESLA if device.gpu.name.startswith("Tesla") else _NVIDIA)
 
 
 @device_call("nvmlDeviceGetCudaComputeCapability")

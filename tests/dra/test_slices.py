@@ -34,13 +34,14 @@ def numbers(found: Contents) -> list[int]:
 
 def test_a_gpu_says_what_the_reference_says_and_where_it_is():
     inventory = machines.hgx_h100()
-    device = contents(inventory).devices[0]
-    gpu = inventory.gpus[0]
+    gpu = replace(inventory.gpus[0], brand="Nvidia")
+    device = contents(replace(inventory, gpus=(gpu, *inventory.gpus[1:]))).devices[0]
     assert device.name == "gpu-0"
     assert msgspec.to_builtins(device.attributes) == {
         "type": {"string": "gpu"},
         "uuid": {"string": gpu.uuid},
         "productName": {"string": "NVIDIA Test"},
+        "brand": {"string": "Nvidia"},
         "architecture": {"string": "Hopper"},
         "pcieBusID": {"string": "0000:01:00.0"},
         "cudaComputeCapability": {"version": "9.0.0"},

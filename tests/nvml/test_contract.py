@@ -36,6 +36,7 @@ def expected(snapshot, index):
         minor=gpu.minor,
         model=gpu.name,
         architecture=ARCHITECTURES[gpu.architecture],
+        brand="Tesla" if gpu.name.startswith("Tesla") else "Nvidia",
         memory_bytes=gpu.memory,
         compute_capability=(gpu.cc_major, gpu.cc_minor),
         mig=None if gpu.mig_current is None else MigMode(gpu.mig_current, gpu.mig_pending),
@@ -131,6 +132,7 @@ def test_a_gpu_without_mig_fabric_and_memory_has_none_of_them(rig):
     [
         ("nvmlDeviceGetMinorNumber", "minor"),
         ("nvmlDeviceGetArchitecture", "architecture"),
+        ("nvmlDeviceGetBrand", "brand"),
         ("nvmlDeviceGetMemoryInfo", "memory_bytes"),
         ("nvmlDeviceGetCudaComputeCapability", "compute_capability"),
         ("nvmlDeviceGetMigMode", "mig"),

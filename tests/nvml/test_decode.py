@@ -39,6 +39,18 @@ def test_the_names_are_those_of_pynvml():
     assert {code: decode.said(code).split(":")[0] for code in theirs} == theirs
 
 
+def test_the_brands_are_those_of_pynvml():
+    no_gpus = {"UNKNOWN", "COUNT", "NVIDIA_DLA", "NVIDIA_VGAMEDEV", "NVIDIA_NPU"}
+    theirs = {
+        value: name.removeprefix("NVML_BRAND_").replace("_", "").lower()
+        for name, value in vars(pynvml).items()
+        if name.startswith("NVML_BRAND_") and name != "NVML_BRAND_NVIDIA_VGAMING"
+        if name.removeprefix("NVML_BRAND_") not in no_gpus
+    }
+    assert {number: (decode.brand(number) or "").lower() for number in theirs} == theirs
+    assert decode.brand(0) is None
+
+
 def test_the_architectures_are_those_of_pynvml():
     prefix = "NVML_DEVICE_ARCH_"
     no_gpus = {"DLA", "DLA2", "NPU3", "UNKNOWN"}

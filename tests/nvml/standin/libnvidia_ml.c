@@ -577,6 +577,8 @@ ASK_GPU(nvmlDeviceGetIndex, DEVICE, (nvmlDevice_t handle, unsigned int *index),
 ASK_GPU(nvmlDeviceGetMinorNumber, DEVICE, (nvmlDevice_t handle, unsigned int *minor), give(at.gpu->minor, minor))
 ASK_GPU(nvmlDeviceGetPciInfo_v3, DEVICE, (nvmlDevice_t handle, nvmlPciInfo_t *pci), give_pci(at.gpu->bus_id, pci))
 ASK_GPU(nvmlDeviceGetArchitecture, DEVICE, (nvmlDevice_t handle, unsigned int *into), give(at.gpu->architecture, into))
+ASK_GPU(nvmlDeviceGetBrand, DEVICE, (nvmlDevice_t handle, unsigned int *into),
+        give(strncmp(at.gpu->name, "Tesla", 5) ? 14 : 2, into))
 ASK_GPU(nvmlDeviceGetCudaComputeCapability, DEVICE, (nvmlDevice_t handle, int *major, int *minor),
         give_two(at.gpu->cc_major, at.gpu->cc_minor, major, minor))
 ASK_GPU(nvmlDeviceGetMemoryInfo, DEVICE, (nvmlDevice_t handle, nvmlMemory_t *into), give_memory(&at, into))
@@ -586,6 +588,46 @@ ASK_GPU(nvmlDeviceGetTemperature, DEVICE, (nvmlDevice_t handle, unsigned int sen
 ASK_GPU(nvmlDeviceGetTemperatureV, DEVICE, (nvmlDevice_t handle, nvmlTemperature_t *into), give_temperature_v(into))
 ASK_GPU(nvmlDeviceGetFieldValues, DEVICE, (nvmlDevice_t handle, int count, nvmlFieldValue_t *values),
         give_fields(at.gpu, count, values))
+
+/* The mode is in a file of its own beside the state file: the driver keeps it, whoever reads that. */
+
+static void mode_file(const struct gpu *gpu, const char *before, char *path, size_t size)
+{
+    const char *name = strrchr(library.path, '/');
+    name = name ? name + 1 : library.path;
+    snprintf(path, size, "%.*s%s%s.mode.%lld", (int)(name - library.path), library.path, before, name, gpu->index);
+}
+
+static nvmlReturn_t give_mode(const struct gpu *gpu, unsigned int *mode)
+{
+    char path[PATH_MAX + 64];
+    mode_file(gpu, "", path, sizeof(path));
+    FILE *file = fopen(path, "re");
+    *mode = 0;
+    if (!file)
+        return errno == ENOENT ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+    bool ok = fscanf(file, "%u", mode) == 1;
+    fclose(file);
+    return ok ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+
+static nvmlReturn_t take_mode(const struct gpu *gpu, unsigned int mode)
+{
+    char path[PATH_MAX + 64], fresh[PATH_MAX + 64];
+    if (mode > 3)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    mode_file(gpu, "", path, sizeof(path));
+    mode_file(gpu, ".new-", fresh, sizeof(fresh));
+    FILE *file = fopen(fresh, "we");
+    if (!file)
+        return NVML_ERROR_NO_PERMISSION;
+    bool ok = fprintf(file, "%u", mode) > 0;
+    ok = !fclose(file) && ok && !rename(fresh, path);
+    return ok ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+
+ASK_GPU(nvmlDeviceGetComputeMode, DEVICE, (nvmlDevice_t handle, unsigned int *mode), give_mode(at.gpu, mode))
+ASK_GPU(nvmlDeviceSetComputeMode, DEVICE, (nvmlDevice_t handle, unsigned int mode), take_mode(at.gpu, mode))
 
 /* No process runs on a simulated GPU. */
 ASK_GPU(nvmlDeviceGetComputeRunningProcesses_v3, DEVICE, (nvmlDevice_t handle, unsigned int *count, void *infos),
