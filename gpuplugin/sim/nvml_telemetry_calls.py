@@ -1,15 +1,17 @@
 """Simulated NVML calls about how a GPU is doing: numbers of an idle machine, the same every time.
 
-Only the recovery action and the number of links are of the state; the others are there so that a program which reads
-them works.
+Only the recovery action, the compute mode and the number of links are of the state; the others are there so that a
+program which reads them works.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuplugin.sim.abi import Code, Failed, check_version, fill, number, put
 from gpuplugin.sim.nvml_session import Device, Look, device_call, gpu_call
+from gpuplugin.sim.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _IDLE_MILLIWATTS, _LIMIT_MILLIWATTS = 70_000, 700_000
 _MEGAHERTZ = 1980
 _VOLTA = 5
+_COMPUTE_MODES = 4
 _UNSIGNED_INT, _UNSIGNED_LONG_LONG = 1, 3
 """nvmlValueType_t."""
 
@@ -60,8 +63,15 @@ def _utilization(_look: Look, _gpu: GpuRecord, out: Any) -> None:
 
 
 @gpu_call("nvmlDeviceGetComputeMode")
-def _compute_mode(_look: Look, _gpu: GpuRecord, out: Any) -> None:
-    put(out, 0)
+def _compute_mode(look: Look, gpu: GpuRecord, out: Any) -> None:
+    put(out, State(Path(look.session.path)).compute_mode(gpu.index))
+
+
+@gpu_call("nvmlDeviceSetComputeMode")
+def _set_compute_mode(look: Look, gpu: GpuRecord, mode: Any) -> None:
+    if number(mode) not in range(_COMPUTE_MODES):
+        raise Failed(Code.INVALID_ARGUMENT)
+    State(Path(look.session.path)).set_compute_mode(gpu.index, number(mode))
 
 
 @gpu_call("nvmlDeviceGetPersistenceMode")

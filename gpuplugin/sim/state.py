@@ -134,6 +134,27 @@ class State:
         digits = cluster.replace("-", "").lower()
         self.update(gpu, fabric_state=state, fabric_cluster=digits, fabric_clique=clique, **more)
 
+    def compute_mode(self, gpu: int) -> int:
+        """Give the GPU's nvmlComputeMode_t.
+
+        It is in a file of its own beside the state file, since the library writes it: the mode is the driver's to keep,
+        and a library in C is spared writing the state file.
+        """
+        try:
+            return int(self._mode_file(gpu).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+
+    def set_compute_mode(self, gpu: int, mode: int) -> None:
+        """Change it, as the library does when it is told to."""
+        path = self._mode_file(gpu)
+        new = path.with_name(f".{path.name}.{os.getpid()}")
+        new.write_text(f"{mode}", encoding="ascii")
+        new.replace(path)
+
+    def _mode_file(self, gpu: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.mode.{gpu}")
+
     def update(self, gpu: int, **changes: Any) -> None:
         """Change fields of a GpuRecord."""
         with self._change() as draft:
