@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from cdi.names import KIND, qualified_name
 from gpuplugin.errors import DeviceUnavailable, UnknownDevice, UnsatisfiableRequest
+from gpuplugin.model.ids import without_replica
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
-from gpuplugin.plan.desired import SLICE
 from gpuplugin.plan.sharing import Kind
 
 if TYPE_CHECKING:
@@ -135,21 +135,15 @@ def _lookup(resource: OfferedResource, ids: Sequence[str]) -> list[OfferedDevice
     offered = {device.id: device for device in resource.devices}
     found = []
     for name in dict.fromkeys(ids):
-        base, mark, number = name.partition(SLICE)
-        device = offered.get(base)  # type: ignore[call-overload]  # kubelet's strings are ids until proven otherwise
-        if device is None or not _is_replica(device, mark, number):
+        base, replica = without_replica(name)
+        device = offered.get(base)
+        if device is None or not device.has(replica):
             raise UnknownDevice(resource.name, name)
         if not device.health.usable:
             raise DeviceUnavailable(resource.name, name, device.health.reason)
         found.append(device)
     _check_shares(resource, found)
     return found
-
-
-def _is_replica(device: OfferedDevice, mark: str, number: str) -> bool:
-    if device.share is None or not mark:
-        return device.share is None and not mark
-    return number.isascii() and number.isdigit() and len(number) < 10 and int(number) < device.share.replicas  # noqa: PLR2004
 
 
 def _check_shares(resource: OfferedResource, devices: Iterable[OfferedDevice]) -> None:

@@ -13,11 +13,11 @@ import structlog
 
 from gpuplugin.deviceplugin.response import Delivery, container_response, device_list
 from gpuplugin.errors import AllocationError, DeviceUnavailable, UnknownDevice
-from gpuplugin.model.ids import DeviceId
+from gpuplugin.model.ids import DeviceId, without_replica
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
 from gpuplugin.serving.latest import Latest
-from gpuplugin.topology.choice import SLICE, Chooser, Place
+from gpuplugin.topology.choice import Chooser, Place
 from gpuplugin.topology.explain import explain
 from gpuplugin.topology.graph import mask_of
 
@@ -67,7 +67,7 @@ class Offer:
         if not self.tables.done() or self.tables.cancelled() or self.tables.exception():
             return ""
         positions = {device.id: device.position for device in self.resource.devices}
-        chosen = mask_of({positions[DeviceId(device.partition(SLICE)[0])] for device in devices})
+        chosen = mask_of({positions[without_replica(device)[0]] for device in devices})
         return str(explain(self.tables.result().graph, chosen, chosen, exact=True))
 
 

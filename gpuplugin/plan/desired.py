@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpuplugin.model.health import HEALTHY, DeviceHealth, Level
-from gpuplugin.model.ids import DeviceId
+from gpuplugin.model.ids import SLICE, DeviceId
 from gpuplugin.plan import mps as mps_plan
 from gpuplugin.plan.mps import MpsFolders, MpsNotReady
 from gpuplugin.plan.sharing import Kind, shared
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from gpuplugin.plan.mps import MpsState
     from gpuplugin.plan.sharing import Share
     from gpuplugin.plan.units import Unit
-
-SLICE = "::"
-"""Stands between a device and the number of its replica, as the reference writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +60,12 @@ class OfferedDevice:
     def replicas(self) -> int:
         """How often it is offered."""
         return self.share.replicas if self.share else 1
+
+    def has(self, replica: int | None) -> bool:
+        """Whether it is offered under that number; None: under its own id."""
+        if self.share is None:
+            return replica is None
+        return replica is not None and 0 <= replica < self.share.replicas
 
     @property
     def ids(self) -> Iterator[DeviceId]:

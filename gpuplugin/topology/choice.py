@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuplugin.errors import UnknownDevice, UnsatisfiableRequest
-from gpuplugin.model.ids import DeviceId
+from gpuplugin.model.ids import without_replica
 from gpuplugin.topology.explain import Reasons, explain
 from gpuplugin.topology.graph import mask_of
 from gpuplugin.topology.shares import Ledger, packed, spread_out
@@ -18,10 +18,8 @@ from gpuplugin.topology.shares import Ledger, packed, spread_out
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gpuplugin.model.ids import ResourceName
+    from gpuplugin.model.ids import DeviceId, ResourceName
     from gpuplugin.topology.allocate import Tables
-
-SLICE = "::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +131,22 @@ class Chooser:
 
     def _parse(self, device: DeviceId) -> tuple[DeviceId, int]:
         """Give the device and its replica's number, 0 where it has none."""
-        base, mark, number = device.partition(SLICE)
-        place = self._places.get(DeviceId(base))
-        replica = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1  # noqa: PLR2004
-        if place is None or bool(mark) != bool(place.replicas) or (mark and not 0 <= replica < place.replicas):
+        base, replica = without_replica(device)
+        place = self._places.get(base)
+        if place is None or not _within(replica, place.replicas):
             raise UnknownDevice(self._resource, device)
-        return DeviceId(base), max(replica, 0)
+        return base, replica or 0
 
     def _is_lost(self, base: DeviceId) -> bool:
         return bool(self._tables.lost >> self._places[base].position & 1)
 
     def _mask(self, devices: Iterable[tuple[DeviceId, int]]) -> int:
         return mask_of({self._places[base].position for base, _ in devices})
+
+
+def _within(replica: int | None, replicas: int) -> bool:
+    """Whether there is such a replica: of none there is no number, of several there is no device without one."""
+    return replica is None if not replicas else replica is not None and 0 <= replica < replicas
 
 
 def _named(devices: Iterable[DeviceId]) -> str:
