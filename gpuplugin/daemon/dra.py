@@ -74,6 +74,7 @@ class Claims:
         self._checkpoint = Checkpoint(records)
         self._worker = Worker("claims")
         self._pods: Ledger | None = None
+        self._held_before: Mapping[GpuUuid, str] = {}
         self._names = self._saved = Names()
         self._name_file = records.with_name("device-names.json")
         self._devices = NodeDevices(MappingProxyType({}), _NOT_LOOKED)
@@ -106,7 +107,7 @@ class Claims:
                 complete=self._settled,
             ),
         )
-        preparing.told, preparing.changed = statuses.tell, self._node.offer
+        preparing.told, preparing.changed = statuses.tell, self._records_changed
         self._recovery = Recovery(preparing, self._checkpoint, self._worker.run, kube, self._claims_in_pods)
 
         def add_services(server: grpc.aio.Server) -> None:
@@ -146,6 +147,13 @@ class Claims:
     def _held(self) -> Mapping[GpuUuid, str]:
         inventory = self._node.inventory
         return self._division(inventory).withheld if inventory else {}
+
+    def _records_changed(self) -> None:
+        """Have the lists sent anew, where what is recorded keeps a GPU from its owner, or does no longer."""
+        held = self._held()
+        if held != self._held_before:
+            self._held_before = held
+            self._node.offer()
 
     def _withheld(self, division: Division) -> Mapping[GpuUuid, str]:
         if self._pods is not None:
