@@ -7,6 +7,7 @@ kubelet has none.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -58,11 +59,15 @@ class ListeningSocket:
         self._add_services(server)
         try:
             server.add_insecure_port(f"unix:{path}")
-            await server.start()
+            starting = asyncio.ensure_future(server.start())
+            try:
+                await asyncio.shield(starting)
+            finally:  # half a start, when we are cancelled, would leave the socket behind, and gRPC in disorder
+                await starting
+                self._server, self.path, self._identity = server, path, identity(path)
         except (RuntimeError, OSError) as error:
             await server.stop(None)
             raise SocketError(f"{path} cannot be served: {error}") from error
-        self._server, self.path, self._identity = server, path, identity(path)
 
     def lost(self) -> bool:
         """Whether kubelet could not reach us any more."""
