@@ -45,7 +45,9 @@ def http(kubeconfig: Path | None, transport: httpx.AsyncBaseTransport | None = N
     """
     source = str(kubeconfig) if kubeconfig else f"the service account in {SERVICE_ACCOUNT}"
     try:
-        config = (KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_service_account()).get()
+        config = (
+            KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_service_account(SERVICE_ACCOUNT)
+        ).get()
         if config is None or config.user is None:
             raise KubeUnconfigured(f"{source}: names no user; give the current context one")
         trusted = verify_cluster(config.cluster, config.user, config.abs_file, trust_env=False)

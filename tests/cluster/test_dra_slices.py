@@ -246,6 +246,7 @@ def claim(name: str, count: int, match: str = "") -> dict[str, Any]:
 
 def allocated(cluster: Cluster, name: str, count: int, match: str = "") -> list[str]:
     """The devices that the scheduler gives a pod with such a claim. No driver prepares it: the pod waits."""
+    name = f"slices-{name}"
     pod = busybox_pod(name, resourceClaims=[{"name": "gpus", "resourceClaimName": name}])
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
     cluster.api.apply(claim(name, count, match), pod)

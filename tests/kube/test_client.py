@@ -230,3 +230,42 @@ async def test_a_token_that_was_rotated_is_read_again(tmp_path: Path, api: Stand
             await kube.list(SLICES)
         token.write_text("new")
         await kube.list(SLICES)
+
+
+AUTHORITY = """\
+-----BEGIN CERTIFICATE-----
+MIIBdjCCARugAwIBAgIUT5S04xwguYtz6Zi+csv6mJ/xL1MwCgYIKoZIzj0EAwIw
+DzENMAsGA1UEAwwEdGVzdDAgFw0yNjExMzAxMDQ4MjlaGA8yMTI2MTEwNjEwNDgy
+OVowDzENMAsGA1UEAwwEdGVzdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABHFW
+n6CFrz52A7hGcqGckmyxiwB3BohOUPUNk6IWLp8l3LG0A4UFw3jTgq6gIVBmWAEw
+eAg0UmPdY4xd38HAWIejUzBRMB0GA1UdDgQWBBT1nK9jF8GYa3RYU4KGg1SbxiYA
+7TAfBgNVHSMEGDAWgBT1nK9jF8GYa3RYU4KGg1SbxiYA7TAPBgNVHRMBAf8EBTAD
+AQH/MAoGCCqGSM49BAMCA0kAMEYCIQDiNSg9AZEp0L5OrzOcqk7TZppZ8LLghvyB
+zkNsNcfEYgIhAKHwBOZP0V2oRc3HNGDc0uCjYA9Xyv9nh3Gc0HXyyozc
+-----END CERTIFICATE-----
+"""
+
+
+async def test_in_a_pod_the_service_account_says_all(tmp_path: Path, api: StandInApi, monkeypatch):
+    for name, content in {"token": "first", "namespace": "gpus", "ca.crt": AUTHORITY}.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr("gpuplugin.kube.connection.SERVICE_ACCOUNT", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    valid = ["first"]
+    said: list[str] = []
+
+    def authenticate(request: httpx.Request) -> httpx.Response | None:
+        said.append(str(request.url))
+        return None if request.headers["Authorization"] == f"Bearer {valid[0]}" else refusal(401, "Unauthorized")
+
+    api.faults.append(authenticate)
+    async with Kube(transport=api) as kube:
+        await kube.list(SLICES)
+        valid[0] = "second"  # kubelet renews tokens in place
+        (tmp_path / "token").write_text("second\n")
+        await kube.list(SLICES)
+    assert said[0].startswith("https://[fd00::1]/apis/resource.k8s.io/v1/resourceslices")
+    (tmp_path / "ca.crt").write_text("nonsense")
+    with pytest.raises(KubeUnconfigured):
+        Kube()
