@@ -88,6 +88,18 @@ def write(folder: Path, name: str, content: bytes) -> bool:
     return True
 
 
+def remove(folder: Path, name: str) -> bool:
+    """Remove a file durably; tells whether there was one. Raises CdiUnwritable."""
+    try:
+        (folder / name).unlink()
+        _sync_folder(folder)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _unwritable(folder / name, error) from error
+    return True
+
+
 def prune(folder: Path, keep: Collection[str], prefix: str = FILE_PREFIX) -> tuple[Path, ...]:
     """Remove documents of ours that are not in `keep`, and temporary files of ours that were abandoned.
 
