@@ -78,7 +78,7 @@ class Claims:
         self._names = self._saved = Names()
         self._name_file = records.with_name("device-names.json")
         self._devices = NodeDevices(MappingProxyType({}), _NOT_LOOKED)
-        self._described = asyncio.Event()
+        self._described, self._asked = asyncio.Event(), asyncio.Event()
         self._recovery: Recovery | None = None
         self._health: Latest[PoolHealth | None] = Latest(None)
         try:
@@ -173,22 +173,28 @@ class Claims:
         return await pod_resources(self._kubelet / "pod-resources" / "kubelet.sock")
 
     async def _ask_kubelet(self) -> None:
-        """Find out which pods have GPUs of claims from the device plugin: once, and again while there are some."""
+        """Find out who has GPUs by way of their former owner: once, and again only while somebody has."""
         pauses, trouble = Backoff(0.5, ASK_AGAIN_SECONDS), ""
         await self._node.looked.wait()
         while True:
-            try:
-                self._take(await self._ask())
-            except GpuPluginError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.warning("claims get no GPU yet", reason=trouble)
-                await asyncio.sleep(pauses.next())
-                continue
-            inventory = self._node.inventory
-            if inventory is None or not self._division(inventory).withheld:
-                return
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
+            pause = ASK_AGAIN_SECONDS
+            if self._pods is None or self._held_by_former_owners():
+                try:
+                    self._take(await self._ask())
+                    await self._worker.run(self._checkpoint.load)  # another instance may have unprepared some
+                    self._records_changed()
+                    pauses.reset()
+                except GpuPluginError as error:
+                    if str(error) != trouble:
+                        trouble = str(error)
+                        log.warning("it is not known who has GPUs of claims", reason=trouble)
+                    pause = pauses.next()
+                self._asked.set()
+            await asyncio.sleep(pause)
+
+    def _held_by_former_owners(self) -> bool:
+        inventory = self._node.inventory
+        return inventory is not None and bool(self._division(inventory).withheld)
 
     def _take(self, found: PodResources) -> None:
         inventory = self._node.inventory
@@ -235,6 +241,7 @@ class Claims:
         inventory, facts = picture.inventory, picture.facts
         tables = await asyncio.shield(picture.tables)
         await self._name(inventory)
+        await self._asked.wait()  # or each start would write taints, and take them away again
         division = self._division(inventory)
         withheld = self._withheld(division)
         health = {gpu.uuid: for_claims(gpu, facts, withheld.get(gpu.uuid, "")) for gpu in inventory.gpus}
@@ -248,7 +255,7 @@ class Claims:
         everything = whole_gpus(inventory, tables, self._names, health)
         self._devices = describe(everything.devices, refusals, KIND)
         self._described.set()
-        levels = {self._names.of(gpu): level for gpu, level in health.items() if gpu not in elsewhere}
+        levels = {self._names.of(gpu.uuid): for_claims(gpu, facts, "") for gpu in inventory.gpus}
         self._health.set(PoolHealth(self._pool, MappingProxyType(levels)))
         publisher.want(contents)
 

@@ -210,3 +210,13 @@ async def test_claims_without_an_api_server_are_served_once_it_is_there(claims):
             )
             claims.api.objects[f"/api/v1/nodes/{NODE}"] = gone
             await claims.published(8)
+
+
+async def test_restart_writes_nothing(claims):
+    async with claims.daemon():
+        await claims.published(8)
+    claims.api.asked.clear()
+    async with claims.daemon():
+        await claims.until(lambda: claims.api.watchers and claims.lister.asked > 2, "the next one at rest")
+        assert (await claims.prepare("train", "gpu-0"))[1].error == ""
+        assert [write for write in claims.api.writes if "slices" in write] == []
