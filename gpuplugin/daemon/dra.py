@@ -29,7 +29,6 @@ from dra.registration import Registered
 from dra.server import add_claim_calls
 from dra.slices import DRIVER, Owner, whole_gpus
 from dra.status import DeviceStatus
-from gpuplugin.discovery.pod_resources import pod_resources
 from gpuplugin.discovery.worker import Worker
 from gpuplugin.errors import CheckpointError, GpuPluginError, KubeError, KubeUnconfigured
 from gpuplugin.kube.backoff import Backoff
@@ -39,6 +38,7 @@ from gpuplugin.model.ids import GpuUuid
 from gpuplugin.plan.desired import for_claims
 from gpuplugin.plan.ledger import Ledger, divide
 from gpuplugin.serving.latest import Latest
+from gpuplugin.serving.pod_resources import pod_resources
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from dra.publisher import Publisher
     from gpuplugin.config import Config
     from gpuplugin.daemon.node import Node, Picture
-    from gpuplugin.discovery.pod_resources import PodResources
     from gpuplugin.kube.client import Kube
     from gpuplugin.model.inventory import Inventory
     from gpuplugin.plan.ledger import Division
+    from gpuplugin.serving.pod_resources import PodResources
 
 log = structlog.get_logger()
 

@@ -1,1 +1,1 @@
-"""What both servers towards kubelet stand on, device plugin and DRA: sockets, and values that streams follow."""
+"""What device plugin and DRA both need of kubelet: sockets to serve on, values that streams follow, what pods have."""
