@@ -84,9 +84,9 @@ class GpuNode:
             self._process = self.spawn(log, **settings)
 
     def spawn(self, log: Any, **settings: str) -> subprocess.Popen[bytes]:
-        """Start a daemon of which the caller takes care."""
+        """Start a daemon of which the caller takes care; it ends with us, so that no later test meets it."""
         return subprocess.Popen(
-            self.cluster.enter_command([sys.executable, "-m", "gpuplugin", "run"]),
+            ["setpriv", "--pdeathsig", "KILL", *self.cluster.enter_command([sys.executable, "-m", "gpuplugin", "run"])],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
