@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from gpunode import GPU, READY_SECONDS, GpuNode
+from onenode import Cluster
+from onenode.layout import NODE
 from onenode.pods import busybox_pod
 
 pytestmark = pytest.mark.cluster
@@ -53,6 +56,17 @@ def profile(bare_node: GpuNode, tmp_path: Path) -> Profile:
     return made
 
 
+@pytest.fixture
+def node_label(cluster: Cluster) -> Iterator[Callable[[str | None], None]]:
+    """Sets, or with None takes away, the label by which our Node chooses a file."""
+
+    def put(value: str | None) -> None:
+        cluster.api.patch("Node", NODE, {"metadata": {"labels": {"nvidia.com/device-plugin.config": value}}})
+
+    yield put
+    put(None)
+
+
 def test_pods_come_up_while_the_file_flips_and_a_gpu_breaks(bare_node: GpuNode, profile: Profile):
     names = [f"pod-{number}" for number in range(PODS)]
     for number, name in enumerate(names):
@@ -80,6 +94,30 @@ def test_file_that_is_refused_leaves_the_earlier_one_in_force(bare_node: GpuNode
     assert "sharing.timeSlicing.resources[0].name" in refused["reason"]
     assert len(bare_node.in_container(bare_node.pod("still", 1))) == 1
     assert bare_node.cluster.allocatable()[GPU] == "32"
+
+
+def test_label_of_the_node_chooses_the_file(
+    bare_node: GpuNode, tmp_path: Path, node_label: Callable[[str | None], None]
+):
+    available = tmp_path / "available"
+    available.mkdir()
+    for name, replicas in (("few", 2), ("many", 4)):
+        entry = {"name": GPU, "replicas": replicas}
+        (available / name).write_text(json.dumps({"sharing": {"timeSlicing": {"resources": [entry]}}}))
+    node_label("many")
+    bare_node.start(
+        CONFIG_FILE_SRCDIR=str(available),
+        DEFAULT_CONFIG="few",
+        NODE_NAME=NODE,
+        KUBECONFIG=str(bare_node.cluster.layout.admin_kubeconfig),
+    )
+    bare_node.wait_allocatable(32)
+    node_label(None)
+    bare_node.wait_allocatable(16)
+    node_label("none-of-them")
+    assert "it has: few, many" in bare_node.wait_said("no configuration chosen")["reason"]
+    assert bare_node.cluster.allocatable()[GPU] == "16"
+    assert bare_node.said("offering")[0]["usable"] == 32  # and no whole GPUs before
 
 
 def test_resource_that_is_renamed_counts_under_its_new_name_alone(bare_node: GpuNode, profile: Profile):
