@@ -145,6 +145,21 @@ def test_the_startup_taint_brings_the_rights_that_it_needs_and_their_limit(rende
     assert found["DaemonSet"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
 
 
+def test_claims_bring_what_dra_yaml_has_for_those_without_helm(render: Render):
+    def key(found: dict[str, Any]) -> tuple[str, str]:
+        return found["kind"], found["metadata"]["name"]
+
+    wanted = {key(found): found for found in yaml.safe_load_all((CHECKOUT / "dra.yaml").read_text()) if found}
+    text = render("--set", "claims.enabled=true")
+    rendered = {key(found): found for found in yaml.safe_load_all(text) if found}
+    for found in rendered.values():
+        found["metadata"].pop("labels", None)
+    assert {name: rendered.get(name) for name in wanted} == wanted
+    mounted = {mount["name"]: mount["mountPath"] for mount in container(text)["volumeMounts"]}
+    for folder in ("plugins", "plugins_registry", "pods", "pod-resources"):
+        assert mounted[folder.replace("_", "-")] == f"/var/lib/kubelet/{folder}"
+
+
 def test_an_image_is_named_by_digest_where_there_is_one(render: Render):
     digest = "sha256:" + "0" * 64
     assert container(render("--set", f"image.digest={digest}"))["image"] == f"gpuplugin@{digest}"

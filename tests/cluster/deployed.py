@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -103,19 +105,13 @@ class Deployed:
                 return None
             return pods[0] if self.is_ready(pods[0]) else None
 
-        try:
+        with self.telling():
             return self.cluster.wait_for(only, seconds, f"the daemon's pod of image {tag} ready, alone")
-        except Exception as error:
-            error.add_note(self.story())
-            raise
 
     def wait_allocatable(self, count: int = 8, seconds: float = 30.0) -> float:
         """Wait until the node has that many GPUs; returns how long it took."""
-        try:
+        with self.telling():
             return self.node.wait_allocatable(count, seconds)
-        except Exception as error:
-            error.add_note(self.story())
-            raise
 
     def log(self, pod: Json) -> list[Json]:
         """What a pod's daemon has logged."""
@@ -138,6 +134,15 @@ class Deployed:
         if self._applied:
             self.delete()
 
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Add the story to whatever goes wrong inside."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(self.story())
+            raise
+
     def story(self) -> str:
         """What the pods are and say, for a failed test."""
         parts = []
@@ -149,7 +154,9 @@ class Deployed:
             except Exception as error:  # noqa: BLE001 - whatever it is, the rest is still worth reading
                 said = str(error)
             parts.append(f"--- {name}\n{status}\n{said}")
-        parts += [f"{e['reason']}: {e.get('message')}" for e in self.cluster.api.list("Event", namespace=NAMESPACE)]
+        for namespace in (NAMESPACE, "default"):
+            found = self.cluster.api.list("Event", namespace=namespace)
+            parts += [f"{event['reason']}: {event.get('message') or event.get('note')}" for event in found]
         return "\n".join(parts)
 
 

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from deployed import NAMESPACE, Deployed
-from gpunode import CHECKOUT, GPU, GpuNode
+from gpunode import GPU, GpuNode
+from helm_chart import rendered
 from onenode.layout import API_PORT, HOST, NODE
 from onenode.pods import busybox_pod
-
-from tests.gocheck.build import GoMissingError, build
 
 pytestmark = pytest.mark.cluster
 KEY = "gpuplugin.io/not-ready"
@@ -31,24 +29,6 @@ def deployed(bare_node: GpuNode, tmp_path: Path) -> Iterator[Deployed]:
     finally:
         made.close()
         made.cluster.api.patch("Node", NODE, {"spec": {"taints": None}})
-
-
-def rendered(*settings: str) -> str:
-    """The chart by helm, its pods brought to an API server on loopback: this cluster has no services."""
-    try:
-        helm = build(CHECKOUT / "tests/gocheck/helm")
-    except GoMissingError as error:  # the cluster needs Go too
-        pytest.fail(str(error))
-    command = [helm, "template", "gpuplugin", CHECKOUT / "charts/gpuplugin", f"--namespace={NAMESPACE}", *settings]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    objects = [found for found in yaml.safe_load_all(text) if found]
-    for found in objects:
-        if found["kind"] == "DaemonSet":
-            spec = found["spec"]["template"]["spec"]
-            spec["hostNetwork"] = True
-            server = {"KUBERNETES_SERVICE_HOST": HOST, "KUBERNETES_SERVICE_PORT": str(API_PORT)}
-            spec["containers"][0]["env"] += [{"name": name, "value": value} for name, value in server.items()]
-    return yaml.safe_dump_all(objects)
 
 
 def keys(deployed: Deployed) -> list[str]:
