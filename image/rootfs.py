@@ -86,7 +86,7 @@ def app(root: Path, below: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         wheel = _own_wheel(Path(scratch))
         _pip("install", "--no-deps", "--no-compile", "--no-index", "--target", str(root / LIBRARIES), str(wheel))
-    shutil.rmtree(root / LIBRARIES / "bin", ignore_errors=True)
+    _forget_builder(root / LIBRARIES)
     _compile(root, LIBRARIES)
     entry = root / "usr/local/bin/gpuplugin"
     entry.parent.mkdir(parents=True)
@@ -132,8 +132,22 @@ def _wheels(libraries: Path, scratch: Path) -> list[sbom.Component]:
         *("install", "--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:"),
         *("--target", str(libraries), "--report", str(report), "--requirement", str(wanted)),
     )
-    shutil.rmtree(libraries / "bin", ignore_errors=True)
+    _forget_builder(libraries)
     return [sbom.wheel(installed) for installed in json.loads(report.read_text())["install"]]
+
+
+def _forget_builder(libraries: Path) -> None:
+    """Remove what tells where this was built: programs with the builder's Python in their first line, and notes."""
+    shutil.rmtree(libraries / "bin", ignore_errors=True)
+    for notes in libraries.glob("*.dist-info"):
+        (notes / "direct_url.json").unlink(missing_ok=True)
+        record = notes / "RECORD"
+        kept = [
+            line
+            for line in record.read_text().splitlines(keepends=True)
+            if not line.startswith(("../../bin/", f"{notes.name}/direct_url.json,"))
+        ]
+        record.write_text("".join(kept))
 
 
 def _own_wheel(scratch: Path) -> Path:
