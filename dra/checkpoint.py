@@ -193,7 +193,8 @@ class Checkpoint:
         """Hold the instances' lock, with `records` as they are in the folder; OSError becomes CheckpointError."""
         try:
             if not self.folder.is_dir():
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.folder.parent.mkdir(mode=0o750, exist_ok=True)  # the one above is kubelet's, and must be there
+                self.folder.mkdir(mode=0o700, exist_ok=True)
             descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._unusable(error) from error

@@ -59,7 +59,7 @@ def save(path: Path, names: Names) -> None:
     content = msgspec.json.encode(_File(FORMAT, dict(sorted(names.by_gpu.items()))))
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o750, exist_ok=True)  # the one above is kubelet's
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()

@@ -85,7 +85,8 @@ class Registered:
         try:
             if self._service.lost():
                 await self._findable.close()  # it names the socket that was lost
-                self._plugins.mkdir(mode=0o750, parents=True, exist_ok=True)
+                if self._plugins.parent.is_dir():  # kubelet's own, which it makes: without it, there is no kubelet
+                    self._plugins.mkdir(mode=0o750, exist_ok=True)
                 await self._service.open()
             if self._findable.lost():
                 await self._findable.open()

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from dra.registration import VERSIONS, Registered
 from dra.server import add_claim_calls
+from gpuplugin.errors import CheckpointError
 from gpuplugin.pb import dra_v1_pb2 as v1
 from gpuplugin.pb import dra_v1_pb2_grpc as v1_rpc
 from gpuplugin.pb import dra_v1beta1_pb2 as v1beta1
@@ -26,7 +28,8 @@ SOON = 20
 def folder():
     """Short, since a socket's path is."""
     made = Path(tempfile.mkdtemp(prefix="dra"))
-    (made / "plugins_registry").mkdir()
+    for kubelets in ("plugins", "plugins_registry"):
+        (made / kubelets).mkdir()
     yield made
     shutil.rmtree(made)
 
@@ -164,5 +167,24 @@ async def test_registration_status_is_heard(folder, node):
         assert heard == []
         await stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True), timeout=SOON)
         assert heard == [1]
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_no_folder_is_made_where_there_is_no_kubelet(folder, node):
+    shutil.rmtree(folder / "plugins")
+    shutil.rmtree(folder / "plugins_registry")
+    with capture_logs() as logs:
+        task = asyncio.create_task(Registered(folder, DRIVER, lambda _: None).run())
+        async with asyncio.timeout(SOON):
+            while not logs:
+                await asyncio.sleep(0.01)
+    assert "is kubelet running" in logs[0]["reason"]
+    with pytest.raises(CheckpointError):
+        node.checkpoint.load()
+    assert list(folder.iterdir()) == []
+    for kubelets in ("plugins", "plugins_registry"):
+        (folder / kubelets).mkdir()
+    await socket(folder, "plugins_registry")
     task.cancel()
     await asyncio.wait([task])
