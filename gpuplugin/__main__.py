@@ -24,6 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from gpuplugin.daemon.main import main as daemon  # noqa: PLC0415
 
         return daemon(given[1:])
+    if given[:1] == ["mps-control"]:
+        from gpuplugin.mps.keeper import keep  # noqa: PLC0415
+
+        return keep(lambda: _mps_control(given[1:]))
     if len(given) == 1 and given[0] in {"alive", "ready"}:
         from gpuplugin.daemon.probe import main as probe  # noqa: PLC0415
 
@@ -34,6 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command_line(given)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _mps_control(arguments: Sequence[str]) -> int:
+    sys.modules["rich"] = None  # type: ignore[assignment]  # as above
+    from gpuplugin.daemon.mps_control import main as mps_control  # noqa: PLC0415
+
+    return mps_control(arguments)
 
 
 if __name__ == "__main__":

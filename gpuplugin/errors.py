@@ -38,6 +38,7 @@
     ├── KubeUnconfigured          neither a service account nor a kubeconfig says where the API server is
     ├── RuntimeUnreachable        no container runtime answers at a CRI socket; carries the sockets tried
     ├── RuntimeConfigRefused      a runtime's configuration cannot be edited as it is; carries path and line
+    ├── MpsControlFailed          the driver's MPS control program did not do as told; carries the command
     ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
         ├── UnknownDevice         the id is none of ours
@@ -291,6 +292,14 @@ class CheckpointError(GpuPluginError):
     def __init__(self, path: Path, why: str) -> None:
         self.path = path
         super().__init__(f"{path}: {why}")
+
+
+class MpsControlFailed(GpuPluginError):
+    """nvidia-cuda-mps-control could not be run, or said no. `command`: what it was told."""
+
+    def __init__(self, command: str, why: str) -> None:
+        self.command = command
+        super().__init__(f"{command}: {why}")
 
 
 class DemoFailed(GpuPluginError):

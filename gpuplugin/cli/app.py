@@ -80,6 +80,18 @@ def run(context: typer.Context) -> None:
     raise typer.Exit(daemon(context.args))
 
 
+@app.command(
+    "mps-control",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def mps_control(context: typer.Context) -> None:
+    """Run this node's MPS control daemons. Its settings: `gpuplugin mps-control --help`."""
+    from gpuplugin.daemon.mps_control import main as program  # noqa: PLC0415
+
+    raise typer.Exit(program(context.args))
+
+
 @app.command()
 def topo(json: Json = False, simulate: Simulate = None) -> None:
     """Show how GPUs and NICs reach each other.
