@@ -72,11 +72,46 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "this node's name in Kubernetes",
             "Its label chooses the file: set NODE_NAME from the pod's spec.nodeName",
         )
+    yield from _labels(config, sources)
     yield from _unreachable(config, sources)
     if sharing.time_slicing:
         yield from _section("sharing.timeSlicing", sharing.time_slicing, config, sources)
     if sharing.mps:
         yield from _section("sharing.mps", sharing.mps, config, sources)
+
+
+def _labels(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Find what labels need and do not have."""
+    labels, flags = config.labels, config.flags
+    owner = sources.get("labels.owner", "")
+    if labels.needs_api and not config.node.name:
+        yield Problem(
+            owner or sources.get("labels.topologyObject", ""),
+            "node.name",
+            "",
+            "this node's name in Kubernetes",
+            "Its labels and its topology are written there: set NODE_NAME from the pod's spec.nodeName",
+        )
+    if labels.owner == "nfd-object":
+        if not labels.namespace:
+            advice = "The NodeFeature object needs one: set NAMESPACE from the pod's metadata.namespace"
+            yield Problem(owner, "labels.namespace", "", "a namespace's name", advice)
+        if not flags.use_node_feature_api:
+            yield Problem(
+                sources.get("flags.useNodeFeatureAPI", ""),
+                "flags.useNodeFeatureAPI",
+                "false",
+                "true with labels.owner nfd-object",
+                "For a feature file set labels.owner to nfd-file",
+            )
+    if labels.owner == "nfd-file" and not flags.gfd.output_file.startswith("/"):
+        yield Problem(
+            sources.get("flags.gfd.outputFile", ""),
+            "flags.gfd.outputFile",
+            clip(flags.gfd.output_file),
+            "an absolute path",
+            "Labels are not printed: `gpuplugin labels show` does that",
+        )
 
 
 def list_bytes(devices: int, replicas: int, uuid: str) -> int:

@@ -240,6 +240,21 @@ class NodeObject(_Section, frozen=True):
     startup_taint: str = ""
 
 
+class Labels(_Section, frozen=True):
+    """`labels`: what the node says of its GPUs, and by whom it is written; nothing unless an owner is named."""
+
+    owner: Literal["off", "node", "nfd-object", "nfd-file"] = "off"
+    timestamp: bool = False
+    namespace: str = ""
+    check_seconds: Annotated[float, Meta(ge=1, le=86400)] = 900.0
+    topology_object: bool = False
+
+    @property
+    def needs_api(self) -> bool:
+        """Whether something is written to the Kubernetes API."""
+        return self.owner in ("node", "nfd-object") or self.topology_object
+
+
 class Profiles(_Section, frozen=True):
     """`profiles`: configuration files of which each node's label chooses one; read at the start only."""
 
@@ -286,6 +301,7 @@ class Config(_Section, frozen=True):
     dra: Dra = Dra()
     health: Health = Health()
     node: NodeObject = NodeObject()
+    labels: Labels = Labels()
     profiles: Profiles = Profiles()
     rescan_seconds: Annotated[float, Meta(ge=1, le=86400)] = 60.0
     paths: Paths = Paths()

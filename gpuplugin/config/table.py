@@ -82,7 +82,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "flags.useNodeFeatureAPI",
-        "Whether labels go out as a NodeFeature object",
+        "Whether a NodeFeature object may be written; false needs another labels.owner",
         ("USE_NODE_FEATURE_API", "GFD_USE_NODE_FEATURE_API"),
         ("use-node-feature-api",),
     ),
@@ -134,11 +134,29 @@ SETTINGS: tuple[Setting, ...] = (
         ("SHARED_DEVICES_ALLOCATION_POLICY",),
         ("shared-devices-allocation-policy",),
     ),
-    Setting("flags.gfd.oneshot", "Whether to label once and end", ("GFD_ONESHOT",), ("oneshot",)),
-    Setting("flags.gfd.noTimestamp", "Whether to leave out the time label", ("GFD_NO_TIMESTAMP",), ("no-timestamp",)),
-    Setting("flags.gfd.sleepInterval", "The time between labellings", ("GFD_SLEEP_INTERVAL",), ("sleep-interval",)),
     Setting(
-        "flags.gfd.outputFile", "The feature file that labels are written to", ("GFD_OUTPUT_FILE",), ("output-file",)
+        "flags.gfd.oneshot",
+        "Whether to label once after each start, and then leave the labels alone",
+        ("GFD_ONESHOT",),
+        ("oneshot",),
+    ),
+    Setting(
+        "flags.gfd.noTimestamp",
+        "Whether to leave out the time label, also where labels.timestamp asks for it",
+        ("GFD_NO_TIMESTAMP",),
+        ("no-timestamp",),
+    ),
+    Setting(
+        "flags.gfd.sleepInterval",
+        "The time between labellings; ours follow each look, see rescanSeconds",
+        ("GFD_SLEEP_INTERVAL",),
+        ("sleep-interval",),
+    ),
+    Setting(
+        "flags.gfd.outputFile",
+        "The feature file that labels.owner nfd-file writes",
+        ("GFD_OUTPUT_FILE",),
+        ("output-file",),
     ),
     Setting(
         "flags.gfd.machineTypeFile",
@@ -225,6 +243,36 @@ SETTINGS: tuple[Setting, ...] = (
         "The key of a taint that is taken off the node when its GPUs can be had",
         ("GPUPLUGIN_NODE_STARTUP_TAINT",),
         ("node-startup-taint",),
+    ),
+    Setting(
+        "labels.owner",
+        "Who writes the node's labels: nobody, we (node), or Node Feature Discovery from an object or a file of ours",
+        ("GPUPLUGIN_LABELS_OWNER",),
+        ("labels-owner",),
+    ),
+    Setting(
+        "labels.timestamp",
+        "Whether there is a label with the time of the daemon's start, which is a write at each start",
+        ("GPUPLUGIN_LABELS_TIMESTAMP",),
+        ("labels-timestamp",),
+    ),
+    Setting(
+        "labels.namespace",
+        "Where the NodeFeature object is kept",
+        ("GPUPLUGIN_LABELS_NAMESPACE", "NAMESPACE"),
+        ("labels-namespace", "namespace"),
+    ),
+    Setting(
+        "labels.checkSeconds",
+        "The time between two looks at whether our labels are still there",
+        ("GPUPLUGIN_LABELS_CHECK_SECONDS",),
+        ("labels-check-seconds",),
+    ),
+    Setting(
+        "labels.topologyObject",
+        "Whether a NodeResourceTopology object tells schedulers what each NUMA node has",
+        ("GPUPLUGIN_LABELS_TOPOLOGY_OBJECT",),
+        ("labels-topology-object",),
     ),
     Setting(
         "profiles.folder",

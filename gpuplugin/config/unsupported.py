@@ -31,36 +31,23 @@ class Unsupported(NamedTuple):
     what: str
 
 
-def _off(key: str, what: str) -> Unsupported:
-    return Unsupported(key, lambda value: value is False, "false", what)
-
-
-def _only(key: str, value: object, what: str) -> Unsupported:
-    return Unsupported(key, lambda given: given == value, f"{value}", what)
-
-
 def _empty(key: str, what: str) -> Unsupported:
     return Unsupported(key, lambda value: not value, _NOTHING, what)
 
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported("flags.useNodeFeatureAPI", lambda value: value is True, "true", "Publishing labels is"),
     Unsupported(
         "flags.deviceDiscoveryStrategy",
         lambda value: value in ("auto", "nvml"),
         "auto, nvml",
         "Finding devices without NVML is",
     ),
-    _off("flags.gfd.oneshot", "Publishing labels is"),
-    _off("flags.gfd.noTimestamp", "Publishing labels is"),
     Unsupported(
         "flags.gfd.sleepInterval",
         lambda value: seconds(value) == seconds(GfdFlags().sleep_interval),
         f"{GfdFlags().sleep_interval}",
-        "Publishing labels is",
+        "Labels are written when they change, found out every rescanSeconds; another rhythm for them is",
     ),
-    _only("flags.gfd.outputFile", GfdFlags().output_file, "Publishing labels is"),
-    _only("flags.gfd.machineTypeFile", GfdFlags().machine_type_file, "Publishing labels is"),
     _empty("cdi.featureFlags", "Switching parts of the CDI specification is"),
 )
 

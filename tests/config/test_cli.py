@@ -38,12 +38,12 @@ def test_check_without_a_file_checks_the_environment(run):
 def test_check_prints_one_problem_a_line(run, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("log: {level: loud}\nrescanSeconds: 0\n")
-    result = run("check", "--oneshot", "--config-file", path)
+    result = run("check", "--sleep-interval=30s", "--config-file", path)
     assert result.exit_code == 1
     assert [line.partition(" is not")[0] for line in result.stderr.splitlines()] == [
         f"{path}:1: log.level: 'loud'",
         f"{path}:2: rescanSeconds: 0",
-        "flag --oneshot: flags.gfd.oneshot: True",
+        "flag --sleep-interval: flags.gfd.sleepInterval: '30s'",
     ]
     assert result.stdout == ""
 

@@ -45,7 +45,7 @@ MISTAKES = {
         "\nmigStrategy: none",
         (
             "c.yaml:2: (top): 'migStrategy' is not allowed; allowed: the keys version, flags, resources, sharing,"
-            " devices, imex, cdi, dra, health, node, profiles, rescanSeconds, paths, log. "
+            " devices, imex, cdi, dra, health, node, labels, profiles, rescanSeconds, paths, log. "
             "Did you mean flags.migStrategy?"
         ),
     ),
@@ -102,7 +102,7 @@ MISTAKES = {
         "- log",
         (
             "c.yaml:1: (top): ['log'] is not allowed; allowed: a mapping with the keys version, flags, resources,"
-            " sharing, devices, imex, cdi, dra, health, node, profiles, rescanSeconds, paths, log"
+            " sharing, devices, imex, cdi, dra, health, node, labels, profiles, rescanSeconds, paths, log"
         ),
     ),
     "a text for a list": (
@@ -323,13 +323,8 @@ def test_plain_scalars_mean_what_they_mean_to_the_references_library(text, value
 
 
 WANTED = {
-    "flags.useNodeFeatureAPI": "false",
     "flags.deviceDiscoveryStrategy": "tegra",
-    "flags.gfd.oneshot": "true",
-    "flags.gfd.noTimestamp": "true",
     "flags.gfd.sleepInterval": "30s",
-    "flags.gfd.outputFile": "/x",
-    "flags.gfd.machineTypeFile": "/x",
     "cdi.featureFlags": "[some]",
 }
 
