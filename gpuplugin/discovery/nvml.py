@@ -12,9 +12,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from gpuplugin.model.health import XidEvent
     from gpuplugin.model.ids import GpuUuid, PciAddress
     from gpuplugin.model.inventory import Driver, Fabric, MigDevice, MigMode
+    from gpuplugin.model.telemetry import Quantity, Telemetry
 
 
 class RecoveryAction(IntEnum):
@@ -103,6 +106,13 @@ class Nvml(Protocol):
 
     def set_compute_mode(self, uuid: GpuUuid, mode: ComputeMode) -> None:
         """Change it; needs root. It lasts until the driver is loaded anew."""
+
+    def telemetry(self, uuid: GpuUuid, instances: Mapping[int, int], wanted: Collection[Quantity]) -> Telemetry:
+        """Measure a GPU and its GPU instances (their id → slot of a MIG device in them).
+
+        What is not told is left out. What counts the time between two looks comes from the second one on; they should
+        be a tenth of a second apart or more. GpuLost when the GPU does not answer.
+        """
 
     def watch(self) -> dict[GpuUuid, str]:
         """Make an event set and register every GPU for critical XIDs.

@@ -20,13 +20,16 @@ import pynvml
 
 from gpuplugin.discovery import nvml_decode as decode
 from gpuplugin.discovery.nvml import ComputeMode, GpuReading, NvLinkEnd, Probe, RecoveryAction
+from gpuplugin.discovery.telemetry import TelemetryReader
 from gpuplugin.errors import GpuLost, NvmlError, NvmlHung, NvmlNotSupported, NvmlUnavailable
 from gpuplugin.model.health import XidEvent
 from gpuplugin.model.ids import GpuUuid, MigUuid, PciAddress, pci_address
 from gpuplugin.model.inventory import Driver, Fabric, MigDevice, MigMode, MigPlacement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from gpuplugin.model.telemetry import Quantity, Telemetry
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -65,6 +68,7 @@ class RealNvml:
         self._outdated: list[Any] = []
         self._waiting = 0
         self._waits = Condition()
+        self._telemetry = TelemetryReader(_ask)
 
     def open(self) -> None:
         """See `Nvml`. Any failure of initialisation is NvmlUnavailable, whatever its code."""
@@ -97,6 +101,7 @@ class RealNvml:
             free = [] if watch is None or self._waiting else [*self._outdated, watch.events]
             self._outdated = []
         self._indices = {}
+        self._telemetry.forget()
         _free(free)
         with contextlib.suppress(NvmlError):
             _ask("nvmlShutdown")
@@ -154,6 +159,10 @@ class RealNvml:
     def set_compute_mode(self, uuid: GpuUuid, mode: ComputeMode) -> None:
         """See `Nvml`."""
         _ask("nvmlDeviceSetComputeMode", self._find(uuid), mode)
+
+    def telemetry(self, uuid: GpuUuid, instances: Mapping[int, int], wanted: Collection[Quantity]) -> Telemetry:
+        """See `Nvml`."""
+        return self._telemetry.read(self._find(uuid), uuid, instances, wanted)
 
     def watch(self) -> dict[GpuUuid, str]:
         """See `Nvml`. A GPU that does not tell its UUID is left out of the answer too; `gpu` says why."""

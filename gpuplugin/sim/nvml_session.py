@@ -64,6 +64,7 @@ class Session:
         self.changed = changed(path)
         self.users = 0
         self.event_sets: dict[int, EventSet] = {}
+        self.samples: dict[int, Key | None] = {}
         self._numbers = itertools.count(0x1000, 0x10)
         self._by_handle: dict[int, Key] = {}
         self._by_key: dict[Key, int] = {}
@@ -100,6 +101,7 @@ class Session:
                 for events in self.event_sets.values():
                     events.ended = Code.UNINITIALIZED
                 self.event_sets.clear()
+                self.samples.clear()
             self.changed.notify_all()
 
     def handle_of(self, key: Key) -> int:

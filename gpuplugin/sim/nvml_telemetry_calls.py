@@ -1,4 +1,4 @@
-"""Simulated NVML calls about how a GPU is doing: numbers of an idle machine, the same every time.
+"""Simulated NVML calls about how a GPU is doing: the same numbers every time, by which GPUs can be told apart.
 
 Only the recovery action, the compute mode and the number of links are of the state; the others are there so that a
 program which reads them works.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuplugin.sim.abi import Code, Failed, check_version, fill, number, put
-from gpuplugin.sim.nvml_session import Device, Look, device_call, gpu_call
+from gpuplugin.sim.abi import Code, Failed, check_version, fill, handle, number, pointee, put, put_handle
+from gpuplugin.sim.nvml_session import Device, Key, Look, device_call, gpu_call, library_call
 from gpuplugin.sim.state import State
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _IDLE_MILLIWATTS, _LIMIT_MILLIWATTS = 70_000, 700_000
 _MEGAHERTZ = 1980
-_VOLTA = 5
+_VOLTA, _HOPPER = 5, 9
 _COMPUTE_MODES = 4
 _UNSIGNED_INT, _UNSIGNED_LONG_LONG = 1, 3
 """nvmlValueType_t."""
@@ -58,8 +58,82 @@ def _clock(_look: Look, _gpu: GpuRecord, _kind: Any, out: Any) -> None:
 
 
 @gpu_call("nvmlDeviceGetUtilizationRates")
-def _utilization(_look: Look, _gpu: GpuRecord, out: Any) -> None:
-    fill(out, gpu=0, memory=0)
+def _utilization(_look: Look, gpu: GpuRecord, out: Any) -> None:
+    _need_whole(gpu)
+    fill(out, gpu=10 * (gpu.index % 8), memory=5 * (gpu.index % 8))
+
+
+@gpu_call("nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization")
+def _codec_utilization(_look: Look, gpu: GpuRecord, out: Any, period: Any) -> None:
+    _need_whole(gpu)
+    put(out, 0)
+    put(period, 167_000)
+
+
+@gpu_call("nvmlGpmQueryDeviceSupport")
+def _gpm_support(_look: Look, gpu: GpuRecord, out: Any) -> None:
+    if pointee(out).version != 1:
+        raise Failed(Code.ARGUMENT_VERSION_MISMATCH)
+    fill(out, isSupportedDevice=int(gpu.architecture >= _HOPPER))
+
+
+@library_call("nvmlGpmSampleAlloc")
+def _gpm_alloc(look: Look, out: Any) -> None:
+    number = look.session.new_number()
+    look.session.samples[number] = None
+    put_handle(out, number)
+
+
+@library_call("nvmlGpmSampleFree")
+def _gpm_free(look: Look, sample: Any) -> None:
+    if look.session.samples.pop(handle(sample), -1) == -1:
+        raise Failed(Code.INVALID_ARGUMENT)
+
+
+@gpu_call("nvmlGpmSampleGet")
+def _gpm_sample(look: Look, gpu: GpuRecord, sample: Any) -> None:
+    _need_gpm(gpu)
+    _need_whole(gpu)
+    _take_sample(look, sample, Key("gpu", gpu.uuid))
+
+
+@gpu_call("nvmlGpmMigSampleGet")
+def _gpm_mig_sample(look: Look, gpu: GpuRecord, instance: Any, sample: Any) -> None:
+    _need_gpm(gpu)
+    if number(instance) not in {record.gi for record in look.instances(gpu)}:
+        raise Failed(Code.NOT_FOUND)
+    _take_sample(look, sample, Key("gi", gpu.uuid, number(instance)))
+
+
+def _take_sample(look: Look, sample: Any, key: Key) -> None:
+    if handle(sample) not in look.session.samples:
+        raise Failed(Code.INVALID_ARGUMENT)
+    look.session.samples[handle(sample)] = key
+
+
+@library_call("nvmlGpmMetricsGet")
+def _gpm_metrics(look: Look, wanted: Any) -> None:
+    """Answer with one number for every metric: 10 and the GPU's index, as percent or MiB a second."""
+    asked = pointee(wanted)
+    if asked.version != 1:
+        raise Failed(Code.ARGUMENT_VERSION_MISMATCH)
+    keys = {look.session.samples.get(handle(sample)) for sample in (asked.sample1, asked.sample2)}
+    key = keys.pop()
+    if key is None or keys:
+        raise Failed(Code.INVALID_ARGUMENT)
+    index = look.gpu_by_uuid(key.uuid).index
+    for place in range(asked.numMetrics):
+        asked.metrics[place].nvmlReturn, asked.metrics[place].value = Code.SUCCESS, 10.0 + index
+
+
+def _need_gpm(gpu: GpuRecord) -> None:
+    if gpu.architecture < _HOPPER:
+        raise Failed(Code.NOT_SUPPORTED)
+
+
+def _need_whole(gpu: GpuRecord) -> None:
+    if gpu.mig_current:
+        raise Failed(Code.NOT_SUPPORTED)
 
 
 @gpu_call("nvmlDeviceGetComputeMode")
@@ -142,6 +216,10 @@ def _links(look: Look, gpu: GpuRecord) -> int:
 
 
 def _nvlink_traffic(look: Look, gpu: GpuRecord) -> int | None:
+    return 1000 * (gpu.index + 1) if _links(look, gpu) else None
+
+
+def _zero_with_nvlink(look: Look, gpu: GpuRecord) -> int | None:
     return 0 if _links(look, gpu) else None
 
 
@@ -160,8 +238,10 @@ _ECC, _RETIRED, _REPLAYS, _NVLINK_TRAFFIC, _REMAPPED = (
     (138, 139),
     range(142, 146),
 )
+_NVLINK_ERRORS, _THROTTLED = (38, 45, 52, 59), range(74, 80)
 _FIELDS: dict[int, Callable[[Look, GpuRecord], int | None]] = {
-    **dict.fromkeys((*_ECC, *_RETIRED, *_REPLAYS), _zero),
+    **dict.fromkeys((*_ECC, *_RETIRED, *_REPLAYS, *_THROTTLED), _zero),
+    **dict.fromkeys(_NVLINK_ERRORS, _zero_with_nvlink),
     **dict.fromkeys(_NVLINK_TRAFFIC, _nvlink_traffic),
     **dict.fromkeys(_REMAPPED, _zero_since_ampere),
     82: lambda _look, gpu: _celsius(gpu) + 6,
@@ -171,4 +251,4 @@ _FIELDS: dict[int, Callable[[Look, GpuRecord], int | None]] = {
     186: lambda _look, gpu: _milliwatts(gpu),
     230: lambda _look, gpu: gpu.recovery,
 }
-_LONG = {*_ECC, 83, *_NVLINK_TRAFFIC}
+_LONG = {*_ECC, 83, *_NVLINK_TRAFFIC, *_NVLINK_ERRORS, *_THROTTLED}

@@ -282,7 +282,7 @@ def test_gpus_are_found_by_every_name(nvml, state):
 
 def test_a_function_that_it_does_not_have_is_not_found(nvml):
     with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-        pynvml.nvmlDeviceGetPowerUsage(pynvml.nvmlDeviceGetHandleByIndex(0))
+        pynvml.nvmlDeviceGetFanSpeed(pynvml.nvmlDeviceGetHandleByIndex(0))
 
 
 # -- building it

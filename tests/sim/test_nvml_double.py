@@ -265,7 +265,7 @@ def test_how_a_gpu_is_doing(h100: SimulatedHost) -> None:
     assert 20 < n.nvmlDeviceGetTemperature(handle, n.NVML_TEMPERATURE_GPU) < 60
     assert n.nvmlDeviceGetTemperatureV(handle, n.NVML_TEMPERATURE_GPU) == n.nvmlDeviceGetTemperature(handle, 0)
     assert 10_000 < n.nvmlDeviceGetPowerUsage(handle) < n.nvmlDeviceGetEnforcedPowerLimit(handle)
-    assert n.nvmlDeviceGetUtilizationRates(handle).gpu == 0
+    assert n.nvmlDeviceGetUtilizationRates(handle).gpu == 10
     assert n.nvmlDeviceGetComputeMode(handle) == n.NVML_COMPUTEMODE_DEFAULT
     assert n.nvmlDeviceGetPersistenceMode(handle) == 1
     assert n.nvmlDeviceGetEccMode(handle) == [1, 1]

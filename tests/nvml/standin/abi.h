@@ -79,6 +79,26 @@ typedef struct {
 } nvmlFieldValue_t;
 
 typedef struct {
+    unsigned int gpu, memory;
+} nvmlUtilization_t;
+
+typedef struct {
+    unsigned int version, isSupportedDevice;
+} nvmlGpmSupport_t;
+
+typedef struct {
+    unsigned int metricId, nvmlReturn;
+    double value;
+    const char *shortName, *longName, *unit;
+} nvmlGpmMetric_t;
+
+typedef struct {
+    unsigned int version, numMetrics;
+    void *sample1, *sample2;
+    nvmlGpmMetric_t metrics[]; /* as many as this version of NVML knows */
+} nvmlGpmMetricsGet_t;
+
+typedef struct {
     unsigned int version, sensorType;
     int temperature;
 } nvmlTemperature_t;
@@ -95,7 +115,10 @@ _Static_assert(sizeof(nvmlMemory_t) == 24 && sizeof(nvmlFieldValue_t) == 40, "AB
 _Static_assert(sizeof(nvmlGpuFabricInfo_t) == 28 && sizeof(nvmlGpuFabricInfoV_t) == 40, "ABI");
 _Static_assert(sizeof(nvmlTemperature_t) == 12 && sizeof(nvmlEventData_t) == 32, "ABI");
 
+_Static_assert(sizeof(nvmlGpmMetric_t) == 40 && sizeof(nvmlGpmMetricsGet_t) == 24, "ABI");
+
 enum {
+    GPM_V1 = 1,
     MEMORY_V2 = 0x02000028,
     FABRIC_V2 = 0x02000024,
     FABRIC_V3 = 0x03000028,
@@ -104,7 +127,9 @@ enum {
     FIELD_RECOVERY_ACTION = 230,
     VALUE_UNSIGNED_INT = 1,
     NO_INSTANCE = -1,
-    ROOM_TEMPERATURE = 41
+    ROOM_TEMPERATURE = 41,
+    VOLTA = 5,
+    HOPPER = 9
 };
 
 #endif

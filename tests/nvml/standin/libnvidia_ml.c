@@ -556,18 +556,142 @@ static nvmlReturn_t give_temperature_v(nvmlTemperature_t *into)
     return give_temperature(into->sensorType, &into->temperature);
 }
 
+static number milliwatts(const struct gpu *gpu)
+{
+    return 70000 + 1000 * (gpu->index % 8);
+}
+
+static bool has_links(const struct gpu *gpu)
+{
+    for (int i = 0; i < library.now->links; i++)
+        if (library.now->link[i].gpu == gpu->index)
+            return true;
+    return false;
+}
+
+/* The same numbers as the Python double's: steady, and by them GPUs can be told apart. */
+static number field(const struct gpu *gpu, unsigned int id)
+{
+    switch (id) {
+    case FIELD_RECOVERY_ACTION:
+        return gpu->recovery;
+    case 3 ... 6: case 29 ... 31: case 74 ... 79: case 94: case 95:
+        return 0;
+    case 38: case 45: case 52: case 59:
+        return has_links(gpu) ? 0 : NONE;
+    case 82:
+        return ROOM_TEMPERATURE + 6;
+    case 83:
+        return milliwatts(gpu) * 3600;
+    case 138: case 139:
+        return has_links(gpu) ? 1000 * (gpu->index + 1) : NONE;
+    case 142 ... 145:
+        return gpu->architecture > VOLTA ? 0 : NONE;
+    default:
+        return NONE;
+    }
+}
+
 static nvmlReturn_t give_fields(const struct gpu *gpu, int count, nvmlFieldValue_t *values)
 {
     for (int i = 0; i < count; i++) {
+        number value = field(gpu, values[i].fieldId);
         values[i].timestamp = now_ms() * 1000;
         values[i].latencyUsec = 0;
         values[i].valueType = VALUE_UNSIGNED_INT;
-        values[i].value.ullVal = 0;
-        values[i].nvmlReturn = give(values[i].fieldId == FIELD_RECOVERY_ACTION ? gpu->recovery : NONE,
-                                    &values[i].value.uiVal);
+        values[i].value.ullVal = value == NONE ? 0 : (unsigned long long)value;
+        values[i].nvmlReturn = value == NONE ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
     }
     return NVML_SUCCESS;
 }
+
+/* ---- how a GPU is doing ---- */
+
+static nvmlReturn_t give_rates(const struct gpu *gpu, nvmlUtilization_t *rates)
+{
+    if (gpu->mig_current == 1)
+        return NVML_ERROR_NOT_SUPPORTED;
+    unsigned int place = (unsigned int)(gpu->index % 8);
+    *rates = (nvmlUtilization_t){.gpu = 10 * place, .memory = 5 * place};
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t give_codec(const struct gpu *gpu, unsigned int *percent, unsigned int *period_us)
+{
+    return gpu->mig_current == 1 ? NVML_ERROR_NOT_SUPPORTED : give_two(0, 167000, percent, period_us);
+}
+
+/* A sample knows only whose it is; gi is ANY for a whole GPU. */
+struct sample {
+    number gpu, gi;
+};
+
+static nvmlReturn_t take_sample(const struct gpu *gpu, number gi, struct sample *sample)
+{
+    if (!sample)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (gpu->architecture < HOPPER || (gi == ANY && gpu->mig_current == 1))
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (gi != ANY && !mig_by_ids(library.now, gpu->index, gi, ANY))
+        return NVML_ERROR_NOT_FOUND;
+    *sample = (struct sample){gpu->index, gi};
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t give_gpm_support(const struct gpu *gpu, nvmlGpmSupport_t *support)
+{
+    if (support->version != GPM_V1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    support->isSupportedDevice = gpu->architecture >= HOPPER;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t new_sample(struct sample **sample)
+{
+    *sample = calloc(1, sizeof(**sample));
+    if (!*sample)
+        return NVML_ERROR_UNKNOWN;
+    (*sample)->gpu = NONE;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t free_sample(struct sample *sample)
+{
+    free(sample);
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t give_metrics(nvmlGpmMetricsGet_t *asked)
+{
+    const struct sample *one = asked->sample1, *other = asked->sample2;
+    if (asked->version != GPM_V1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (!one || !other || one->gpu == NONE || one->gpu != other->gpu || one->gi != other->gi)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned int i = 0; i < asked->numMetrics; i++) {
+        asked->metrics[i].nvmlReturn = NVML_SUCCESS;
+        asked->metrics[i].value = 10.0 + (double)one->gpu;
+    }
+    return NVML_SUCCESS;
+}
+
+ASK_GPU(nvmlDeviceGetPowerUsage, DEVICE, (nvmlDevice_t handle, unsigned int *into), give(milliwatts(at.gpu), into))
+ASK_GPU(nvmlDeviceGetClockInfo, DEVICE, (nvmlDevice_t handle, unsigned int kind, unsigned int *into),
+        kind > 3 ? NVML_ERROR_INVALID_ARGUMENT : give(1980, into))
+ASK_GPU(nvmlDeviceGetUtilizationRates, DEVICE, (nvmlDevice_t handle, nvmlUtilization_t *into),
+        give_rates(at.gpu, into))
+ASK_GPU(nvmlDeviceGetEncoderUtilization, DEVICE, (nvmlDevice_t handle, unsigned int *into, unsigned int *period),
+        give_codec(at.gpu, into, period))
+ASK_GPU(nvmlDeviceGetDecoderUtilization, DEVICE, (nvmlDevice_t handle, unsigned int *into, unsigned int *period),
+        give_codec(at.gpu, into, period))
+ASK_GPU(nvmlGpmQueryDeviceSupport, DEVICE, (nvmlDevice_t handle, nvmlGpmSupport_t *into),
+        give_gpm_support(at.gpu, into))
+ASK(nvmlGpmSampleAlloc, (struct sample **into), new_sample(into))
+ASK(nvmlGpmSampleFree, (struct sample *sample), free_sample(sample))
+ASK_GPU(nvmlGpmSampleGet, DEVICE, (nvmlDevice_t handle, struct sample *sample), take_sample(at.gpu, ANY, sample))
+ASK_GPU(nvmlGpmMigSampleGet, DEVICE, (nvmlDevice_t handle, unsigned int gi, struct sample *sample),
+        take_sample(at.gpu, gi, sample))
+ASK(nvmlGpmMetricsGet, (nvmlGpmMetricsGet_t *asked), give_metrics(asked))
 
 ASK_GPU(nvmlDeviceGetUUID, DEVICE, (nvmlDevice_t handle, char *into, unsigned int size),
         give_text(at.mig ? at.mig->uuid : at.gpu->uuid, into, size))
