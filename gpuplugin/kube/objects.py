@@ -201,13 +201,16 @@ class Condition(Object, frozen=True):
 
 
 class AllocatedDeviceStatus(Object, frozen=True):
-    """What a driver says of a device that it has prepared; `data` is any JSON object, up to 10 KiB."""
+    """What a driver says of a device that it has prepared; `data` is any JSON object, up to 10 KiB.
+
+    conditions: the server says null where there are none, and does so here alone.
+    """
 
     driver: str
     pool: str
     device: str
     share_id: str | None = field(default=None, name="shareID")
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] | None = None
     data: Any = UNSET
 
 

@@ -2,11 +2,12 @@
 
 import asyncio
 
+import msgspec
 from msgspec.structs import replace
 
 from dra.status import DeviceStatus
 from gpuplugin.errors import KubeForbidden, KubeNotFound
-from gpuplugin.kube.objects import AllocatedDeviceStatus
+from gpuplugin.kube.objects import AllocatedDeviceStatus, ResourceClaim
 from tests.dra.claims import DRIVER, POOL, claim, device, gpu
 
 
@@ -92,3 +93,10 @@ async def test_closing_gives_up_what_is_being_written():
     status.tell(claim("one", 2), (device(2),))
     await status.close()
     await at_rest(status)
+
+
+async def test_answer_of_a_server_that_says_null_for_no_conditions_is_read():
+    device = {"driver": DRIVER, "pool": POOL, "device": "gpu-2", "conditions": None}
+    said = msgspec.json.encode({"metadata": {"name": "one"}, "status": {"devices": [device]}})
+    [device_status] = msgspec.json.decode(said, type=ResourceClaim).status.devices
+    assert not device_status.conditions
