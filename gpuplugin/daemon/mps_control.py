@@ -156,6 +156,7 @@ async def _follow(source: ConfigSource, config: Config, looking: _Looking) -> No
     """Keep to the configuration as it changes, and to the file that the node's label chooses."""
     reload = Reload(source, config, looking.configure)
     if not config.profiles.folder:
+        reload.read()  # it may have changed since the start
         looking.may_begin.set()
         await reload.keep_watching()
         return
