@@ -21,7 +21,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if or .Values.startupTaint.enabled .Values.profiles.files (include "gpuplugin.claims" .) }}yes{{ end }}
 {{- end }}
 
-{{/* The host's folder of MPS control daemons, where the configuration shares GPUs by MPS. */}}
+{{/* The host's folder of MPS control daemons, where a configuration shares GPUs by MPS, or clients may be left. */}}
 {{- define "gpuplugin.mps" -}}
-{{- if dig "sharing" "mps" "" .Values.config }}{{ dig "flags" "mpsRoot" "/run/nvidia/mps" .Values.config }}{{ end }}
+{{- $root := ternary "/run/nvidia/mps" "" .Values.mps.enabled }}
+{{- range prepend (values .Values.profiles.files) .Values.config }}
+{{- if dig "sharing" "mps" $.Values.mps.enabled . }}{{ $root = dig "flags" "mpsRoot" "/run/nvidia/mps" . }}{{ end }}
+{{- end }}
+{{- $root }}
+{{- end }}
+
+{{- define "gpuplugin.mpsLabels" -}}
+app.kubernetes.io/name: gpuplugin-mps
+app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
