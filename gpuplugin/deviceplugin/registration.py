@@ -32,6 +32,8 @@ API_VERSION = "v1beta1"
 LOOK_SECONDS = 0.25
 REGISTER_SECONDS = 5.0
 UNWATCHED_SECONDS = 3.0
+DROPPED_SECONDS = 0.5
+"""A kubelet up to 1.36 drops a new instance's stream when that of the one before ends, and then has no device."""
 LONGEST_PAUSE_SECONDS = 30.0
 
 
@@ -113,7 +115,7 @@ class Registered:
         """
         now = time.monotonic()
         if self.plugin.offers.followers:
-            self._unwatched_since, self._pause = now, UNWATCHED_SECONDS
+            self._unwatched_since, self._pause = now, DROPPED_SECONDS
             return False
         if now - self._unwatched_since < self._pause:
             return False
