@@ -50,7 +50,8 @@ def readiness(node: Node, plugins: Plugins, sysfs: Path) -> Readiness:
         return Readiness(ready=False, reasons=("the first look at the GPUs has not ended yet",))
     if plugins.troubles:
         return Readiness(ready=False, reasons=plugins.troubles)
-    return Readiness(ready=True, reasons=plugins.summary or ("there is no GPU here: nothing to offer",))
+    gpus = len(node.inventory.gpus) if node.inventory else 0
+    return Readiness(ready=True, reasons=plugins.summary or (f"{gpus} GPUs, none of them for the device plugin",))
 
 
 class StatusSocket:
