@@ -47,11 +47,12 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All that is known at one moment; tables: of this inventory, done when they are built."""
+    """All that is known at one moment; tables: of this inventory, done when they are built · config: in force then."""
 
     inventory: Inventory
     tables: asyncio.Future[Tables]
     facts: Facts
+    config: Config
 
 
 class Node:
@@ -243,7 +244,7 @@ class Node:
         if self.inventory is None or self._tables is None:
             return
         facts = replace(self._facts, health=self._health, held=self.held())
-        self.picture.set(Picture(self.inventory, self._tables, facts))
+        self.picture.set(Picture(self.inventory, self._tables, facts, self._config))
         resources = desired(self._units, facts, self._plugins.resources)
         pack = self._config.flags.plugin.shared_devices_allocation_policy == "packed"
         self._plugins.publish(resources, self._tables, self._delivery, pack=pack)

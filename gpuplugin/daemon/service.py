@@ -58,6 +58,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             tasks.create_task(_tell_features(config, host, node), name="tell features"),
             *_claims(config, node, tasks),
             *_startup_taint(config, host, node, plugins, tasks),
+            *_labels(config, host, node, plugins, tasks),
         ]
         await stop.wait()
         superseded = plugins.superseded
@@ -121,6 +122,19 @@ def _startup_taint(
             return plugins.offered if readiness(node, plugins, host.sysfs).ready else None
 
         yield tasks.create_task(lift(config, offers), name="lift the startup taint")
+
+
+def _labels(
+    config: Config, host: Host, node: Node, plugins: Plugins, tasks: asyncio.TaskGroup
+) -> Iterator[asyncio.Task[None]]:
+    if config.labels.owner != "off":
+        from gpuplugin.daemon.labels import Labelling  # noqa: PLC0415 - only where asked for
+
+        yield tasks.create_task(Labelling(config, node, host.sysfs).run(), name="keep labels")
+    if config.labels.topology_object:
+        from gpuplugin.daemon.topology_object import TopologyObject  # noqa: PLC0415 - only where asked for
+
+        yield tasks.create_task(TopologyObject(config, host, node, plugins).run(), name="keep the topology object")
 
 
 async def _tell_features(config: Config, host: Host, node: Node) -> None:

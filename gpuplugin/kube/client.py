@@ -177,12 +177,16 @@ class Kube:
         *,
         namespace: str = "",
         subresource: str = "",
+        manager: str = FIELD_MANAGER,
         patience: float | None = None,
     ) -> T:
-        """Server-side apply: we own exactly the fields in `body`, and take them from whoever has them."""
+        """Server-side apply: we own exactly the fields in `body`, and take them from whoever has them.
+
+        manager: in whose name; two parts that own different fields of one object need a name each.
+        """
         call = Call("patch", kind, _name(namespace, name), subresource)
         path = kind.path(namespace, name, subresource)
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": manager, "force": "true"}
         answer = await self._ask(
             call, "PATCH", path, body=body, query=query, form="apply-patch+yaml", patience=patience
         )
