@@ -156,7 +156,7 @@ class ClaimNode(GpuNode):
             self.cluster.api.delete("Pod", name)
             self.cluster.api.delete("ResourceClaim", name)
         self.cluster.wait_for(
-            lambda: not self.recorded().keys() & set(pods) or None, READY_SECONDS, f"{pods} unprepared"
+            lambda: not self.recorded().keys() & set(pods) or None, CLEAN_SECONDS, f"{pods} unprepared"
         )
 
     def close(self) -> None:
