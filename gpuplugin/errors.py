@@ -34,6 +34,8 @@
     │   └── DeviceHeld            a device is still in use by another; carries the claims that hold it
     ├── SlicesInvalid             what we would offer breaks the API's rules; carries every Problem found
     ├── PodResourcesUnavailable   kubelet does not say what its pods have; carries the socket
+    ├── CollectorsInvalid         the list of what metrics to expose makes no sense; the text names its line
+    ├── MetricsUnserved           metrics cannot be served as configured; the text names the setting or file
     ├── CheckpointError           the record of prepared claims cannot be read or written; carries the path
     ├── KubeUnconfigured          neither a service account nor a kubeconfig says where the API server is
     ├── RuntimeUnreachable        no container runtime answers at a CRI socket; carries the sockets tried
@@ -284,6 +286,14 @@ class PodResourcesUnavailable(GpuPluginError):
     def __init__(self, socket: Path, why: str) -> None:
         self.socket = socket
         super().__init__(f"{socket}: {why}; kubelet answers there when it runs and its folder is mounted here")
+
+
+class CollectorsInvalid(GpuPluginError):
+    """The list of what metrics to expose cannot be read; the text names file and line, and what is allowed."""
+
+
+class MetricsUnserved(GpuPluginError):
+    """Metrics cannot be served: the address, the certificate or the list of users is not usable."""
 
 
 class CheckpointError(GpuPluginError):
