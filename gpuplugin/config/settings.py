@@ -218,6 +218,35 @@ class Dra(_Section, frozen=True):
         return any(_names(entry, gpu) for entry in self.gpus)
 
 
+Policy = Literal["ignore", "warn", "unhealthy", "reset", "reboot"]
+Withdrawing = Literal["unhealthy", "reset", "reboot"]
+
+
+class HealthPolicies(_Section, frozen=True):
+    """`health.policies`: what is made of each kind of fault.
+
+    ignore: nothing · warn: told of, and the GPU stays in service · unhealthy: it leaves service · reset, reboot: it
+    leaves service, and that is asked for. A GPU that cannot be talked to can only be withdrawn. xid: None: as the
+    catalogue advises, for XIDs that take a GPU away at all.
+    """
+
+    xid: Policy | None = None
+    lost: Withdrawing = "reset"
+    hung: Withdrawing = "reboot"
+    silent: Withdrawing = "unhealthy"
+    unreadable: Withdrawing = "unhealthy"
+    reset_wanted: Policy = "reset"
+    reboot_wanted: Policy = "reboot"
+    action_wanted: Policy = "unhealthy"
+    ecc_uncorrectable: Policy = "warn"
+    row_remap_pending: Policy = "warn"
+    row_remap_failed: Policy = "reset"
+    nvlink: Policy = "warn"
+    fabric: Policy = "unhealthy"
+    thermal: Policy = "warn"
+    power_brake: Policy = "warn"
+
+
 class Health(_Section, frozen=True):
     """`health`: when a GPU leaves service and when it comes back."""
 
@@ -226,6 +255,7 @@ class Health(_Section, frozen=True):
     quiet_seconds: Annotated[float, Meta(ge=0, le=86400)] = 60.0
     disable: tuple[Xid, ...] = ()
     enable: tuple[Xid, ...] = ()
+    policies: HealthPolicies = HealthPolicies()
 
     @property
     def checks(self) -> HealthChecks:

@@ -42,6 +42,10 @@ def _sharing(key: str, kind: str) -> tuple[Setting, ...]:
     )
 
 
+def _policies(**faults: str) -> tuple[Setting, ...]:
+    return tuple(Setting(f"health.policies.{name}", f"What is made of {fault}") for name, fault in faults.items())
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting("version", "The version of this file's format"),
     Setting(
@@ -229,6 +233,23 @@ SETTINGS: tuple[Setting, ...] = (
         "XIDs that do, or all; wins over health.disable and over the catalogue",
         ("DP_ENABLE_HEALTHCHECKS",),
         ("health-enable",),
+    ),
+    *_policies(
+        xid="XIDs that take a GPU away; as the vendor's catalogue advises unless set",
+        lost="a GPU that fell off the bus",
+        hung="a GPU of which a call never comes back",
+        silent="a GPU that answers with errors",
+        unreadable="a GPU that can be reached and not be read",
+        resetWanted="a reset that the driver asks for",
+        rebootWanted="a restart that the driver asks for",
+        actionWanted="another action that the driver asks for",
+        eccUncorrectable="uncorrectable memory errors since the last reset",
+        rowRemapPending="memory rows to be replaced at the next reset",
+        rowRemapFailed="memory rows that could not be replaced",
+        nvlink="NVLinks that are down or fail again and again",
+        fabric="an NVLink fabric that is not joined, or unhealthy",
+        thermal="clocks lowered because of heat",
+        powerBrake="clocks lowered by the machine's power brake",
     ),
     Setting(
         "dra.gpus",

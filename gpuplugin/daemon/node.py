@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from gpuplugin.daemon import fault_log
 from gpuplugin.daemon.wakeup import Wakeup
 from gpuplugin.deviceplugin.response import Delivery
-from gpuplugin.discovery.nvml import RecoveryAction
+from gpuplugin.discovery.findings import finding_of, finding_of_error
 from gpuplugin.discovery.observe import observe
-from gpuplugin.errors import GpuLost, NvmlError, NvmlUnavailable, ObserveError
+from gpuplugin.errors import NvmlError, NvmlUnavailable, ObserveError
 from gpuplugin.model.xid import describe
+from gpuplugin.model.xid import kind as xid_kind
 from gpuplugin.plan.desired import Facts, all_units, desired
-from gpuplugin.plan.health import Finding, Health, Recovery, after_probe, after_xid, forget
+from gpuplugin.plan.faults import FaultKind, Policy, policy
+from gpuplugin.plan.health import Health, Recovery, after_probe, after_xid, forget
 from gpuplugin.plan.mps import groups as mps_groups
 from gpuplugin.plan.units import Units
 from gpuplugin.serving.latest import Latest
@@ -123,11 +126,13 @@ class Node:
         if event.xid == RECOVERY_ACTION_CHANGED:
             log.info("the driver's wish has changed", xid=event.xid, **where)
             self.wake("XID 154")
-        elif not self._config.health.checks.handles(event.xid):
+            return
+        made_of_it = policy(FaultKind.XID, self._config.health, xid_kind(event.xid))
+        if not self._config.health.checks.handles(event.xid) or made_of_it is Policy.IGNORE:
             log.info("XID left to the application", xid=event.xid, reason=text, **where)
         else:
             log.warning("XID", xid=event.xid, reason=text, gi=event.gpu_instance, ci=event.compute_instance, **where)
-            self._set_health(after_xid(self._health, event, text, time.monotonic()))
+            self._set_health(after_xid(self._health, event, text, time.monotonic(), made_of_it))
 
     def on_events_trouble(self, reason: str | None) -> None:
         """Tell that XIDs are not being heard (None: they are again); probes still find a lost GPU."""
@@ -186,7 +191,7 @@ class Node:
             tell = log.error if self._config.flags.fail_on_init_error else log.info
             tell("the GPUs cannot be looked at: trying again", reason=self._trouble)
         if self.inventory is not None:
-            self._set_health(self._health.with_unknown(f"nothing is known of the GPUs: {error}"))
+            self._set_health(self._health.with_unknown(f"nothing is known of the GPUs: {error}", time.monotonic()))
 
     def _next_retry(self) -> float:
         now, self._retry = self._retry, min(self._retry * 2, LONGEST_RETRY_SECONDS)
@@ -216,24 +221,29 @@ class Node:
 
     async def _probe(self, gpu: GpuUuid) -> None:
         try:
-            recovery = (await self._thread.call(self._thread.nvml.probe, gpu, gpu=gpu)).recovery
+            answer = await self._thread.call(self._thread.nvml.probe, gpu, gpu=gpu)
         except NvmlUnavailable as error:
             self._failed(error)
             self.wake("NVML is gone")
             return
-        except GpuLost as error:
-            finding = Finding(f"the GPU does not answer ({error})")
         except NvmlError as error:
-            finding = Finding(f"the GPU cannot be probed ({error})")
+            finding = finding_of_error(error)
         else:
-            finding = Finding(asks=_asks(recovery))
+            finding = finding_of(answer, self._fault_in_look(gpu))
         settings = self._config.health
-        recovery_rule = Recovery(settings.recovery_probes, settings.quiet_seconds)
-        self._set_health(after_probe(self._health, gpu, finding, time.monotonic(), recovery_rule))
+        rule = Recovery(settings.recovery_probes, settings.quiet_seconds)
+        now = time.monotonic()
+        self._set_health(after_probe(self._health, gpu, finding, now, rule, lambda kind: policy(kind, settings)))
+
+    def _fault_in_look(self, uuid: GpuUuid) -> str:
+        gpus = self.inventory.gpus if self.inventory else ()
+        return next((gpu.fault for gpu in gpus if gpu.uuid == uuid and gpu.fault), "")
 
     def _set_health(self, health: Health) -> None:
         before, self._health = self._health, health
-        if health is not before:
+        if health.told != before.told:
+            indexes = {gpu.uuid: gpu.index for gpu in self.inventory.gpus} if self.inventory else {}
+            fault_log.tell(before, health, indexes)
             self.offer()
 
     def offer(self) -> None:
@@ -255,9 +265,3 @@ class Node:
         return inventory is not None and bool(
             self._facts.injection or inventory.unreadable or any(gpu.fault for gpu in inventory.gpus)
         )
-
-
-def _asks(recovery: RecoveryAction | None) -> str | None:
-    if recovery is None:
-        return None
-    return "" if recovery is RecoveryAction.NONE else recovery.name.lower().replace("_", " ")

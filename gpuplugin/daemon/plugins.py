@@ -91,16 +91,20 @@ def _tell(before: OfferedResource | None, now: OfferedResource) -> None:
     known = {device.id: device.health for device in before.devices} if before else {}
     recovered: list[OfferedDevice] = []
     withdrawn: dict[DeviceHealth, list[OfferedDevice]] = {}
+    still_withdrawn: dict[DeviceHealth, list[OfferedDevice]] = {}
     for device in now.devices:
         was = known.pop(device.id, None)
         if not device.health.usable and was != device.health:
-            withdrawn.setdefault(device.health, []).append(device)
+            told = withdrawn if was is None or was.usable else still_withdrawn
+            told.setdefault(device.health, []).append(device)
         elif device.health.usable and was is not None and not was.usable:
             recovered.append(device)
     if recovered:
         log.info("recovered", resource=now.name, **_named(recovered))
     for health, devices in withdrawn.items():
         log.warning("withdrawn", resource=now.name, health=health.level.value, reason=health.reason, **_named(devices))
+    for health, devices in still_withdrawn.items():
+        log.info("still withdrawn", resource=now.name, reason=health.reason, **_named(devices))
     if known:
         log.warning("gone", resource=now.name, devices=list(known))
     if before is None or (before.usable, before.size) != (now.usable, now.size):

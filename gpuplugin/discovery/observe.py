@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from gpuplugin.discovery.findings import in_words
 from gpuplugin.discovery.nvml import GpuReading
 from gpuplugin.discovery.worker import Worker
 from gpuplugin.errors import NvmlError, NvmlUnavailable, ObserveError, SysfsError
@@ -105,7 +106,7 @@ async def _ask_nvml(thread: NvmlThread, previous: Inventory | None) -> tuple[Dri
 def _reason(error: Exception) -> str:
     """Words that stay the same for as long as the fault does: they are part of what is compared."""
     if isinstance(error, NvmlError):
-        return f"NVML: {error.name} ({error.call})"
+        return in_words(error)
     return f"could not be read: {type(error).__name__}: {error}"
 
 

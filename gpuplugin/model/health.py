@@ -20,7 +20,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """A device's level and, unless healthy, why, in words for a person."""
+    """A device's level and why, in words for a person; of a healthy one, what there is to warn of, or nothing."""
 
     level: Level
     reason: str = ""

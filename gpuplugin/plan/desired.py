@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gpuplugin.model.health import HEALTHY, DeviceHealth, Level
+from gpuplugin.model.health import DeviceHealth, Level
 from gpuplugin.model.ids import SLICE, DeviceId
 from gpuplugin.plan import mps as mps_plan
 from gpuplugin.plan.mps import MpsFolders, MpsNotReady
@@ -162,9 +162,9 @@ def _health(unit: Unit, facts: Facts) -> DeviceHealth:
     if known.level is Level.UNKNOWN:
         return known
     return _unless(
+        known,
         unit.isolated,
-        unit.gpu.fault or "",
-        known.reason,
+        "" if not known.usable else unit.gpu.fault or "",
         facts.injection.get(unit.uuid, ""),
         "" if unit.isolated else _mps_trouble(unit, facts.mps),
         facts.held.get(unit.gpu.uuid, ""),
@@ -176,12 +176,13 @@ def for_claims(gpu: Gpu, facts: Facts, withheld: str) -> DeviceHealth:
     known = facts.health.of(gpu.uuid)
     if known.level is Level.UNKNOWN:
         return known
-    return _unless(gpu.fault or "", known.reason, facts.injection.get(gpu.uuid, ""), withheld)
+    return _unless(known, "" if not known.usable else gpu.fault or "", facts.injection.get(gpu.uuid, ""), withheld)
 
 
-def _unless(*texts: str) -> DeviceHealth:
-    reasons = dict.fromkeys(text for text in texts if text)
-    return DeviceHealth(Level.UNHEALTHY, "; ".join(reasons)) if reasons else HEALTHY
+def _unless(known: DeviceHealth, *texts: str) -> DeviceHealth:
+    """Say how a device is whose GPU is so, and that is kept back for what the texts say."""
+    reasons = dict.fromkeys(text for text in (known.reason if not known.usable else "", *texts) if text)
+    return DeviceHealth(Level.UNHEALTHY, "; ".join(reasons)) if reasons else known
 
 
 def _mps_trouble(unit: Unit, states: Mapping[ResourceName, MpsState]) -> str:

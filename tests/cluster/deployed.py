@@ -71,6 +71,7 @@ class Deployed:
             "GPUPLUGIN_NVML_STATE": "/driver-root/nvml.state",
             "GPUPLUGIN_NVML_DEV": "/dev",
             "GPUPLUGIN_HEALTH_PROBE_SECONDS": "0.2",
+            "GPUPLUGIN_HEALTH_QUIET_SECONDS": "1",
             **environment,
         }.items():
             values[name] = {"name": name, "value": value}

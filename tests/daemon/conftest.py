@@ -43,6 +43,7 @@ class Bench:
             "paths-cdi": str(self.folder / "cdi"),
             "health-probe-seconds": "0.1",
             "health-recovery-probes": "2",
+            "health-quiet-seconds": "0.3",
             **{name.replace("_", "-"): value for name, value in flags.items()},
         }
         place = Place(self.machine.root, str(self.machine.root))

@@ -17,7 +17,7 @@ from gpuplugin.model.ids import PciAddress
 from gpuplugin.model.inventory import PciePath, UnreadableGpu
 
 LOST = GpuLost("nvmlDeviceGetUUID", 15, "GPU is lost")
-LOST_TEXT = "NVML: GPU is lost (nvmlDeviceGetUUID)"
+LOST_TEXT = "NVML: GPU is lost"
 UNKNOWN = NvmlError("nvmlDeviceGetCount_v2", 999, "Unknown Error")
 NO_DRIVER = NvmlUnavailable("nvmlInit_v2", 9, "Driver Not Loaded")
 

@@ -45,7 +45,13 @@ def test_a_gpu_that_no_container_could_open_is_not_handed_out():
 
 def test_all_reasons_are_told_each_once():
     facts = Facts(xid("GPU-0"), {GpuUuid("GPU-0"): "no node"})
-    assert offer(inventory(gpu(0, fault="lost")), facts).devices[0].health.reason == "lost; XID 79; no node"
+    assert offer(inventory(gpu(0)), facts).devices[0].health.reason == "XID 79; no node"
+
+
+def test_what_a_look_found_is_told_until_a_probe_has_found_it_too():
+    lost = inventory(gpu(0, fault="lost"))
+    assert offer(lost, Facts(Health(), {})).devices[0].health.reason == "lost"
+    assert offer(lost, Facts(xid("GPU-0"), {})).devices[0].health.reason == "XID 79"
     facts = Facts(xid("GPU-0"), {GpuUuid("GPU-0"): "XID 79"})
     assert offer(inventory(gpu(0, fault="XID 79")), facts).devices[0].health.reason == "XID 79"
 
@@ -179,6 +185,6 @@ def test_gpu_of_claims_is_not_the_device_plugins_and_one_that_a_claim_still_has_
 
 def test_gpu_of_claims_has_every_reason_for_which_it_must_not_be_given():
     facts = Facts(xid("GPU-0"), {GpuUuid("GPU-0"): "no node"})
-    assert for_claims(gpu(0, fault="lost"), facts, "held").reason == "lost; XID 79; no node; held"
+    assert for_claims(gpu(0), facts, "held").reason == "XID 79; no node; held"
     assert for_claims(gpu(1), facts, "") == HEALTHY
     assert for_claims(gpu(1), Facts(Health().with_unknown("NVML is stuck")), "").level is Level.UNKNOWN
