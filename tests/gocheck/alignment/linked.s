@@ -1,0 +1,1 @@
+// Lets kubelet.go declare a function that is written elsewhere.
