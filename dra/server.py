@@ -14,6 +14,7 @@ import structlog
 
 from dra.claim import ClaimName
 from gpuplugin.errors import GpuPluginError
+from gpuplugin.metrics.instruments import ADMISSION, PREPARE_ERRORS, reason
 from gpuplugin.pb import dra_v1_pb2 as v1
 from gpuplugin.pb import dra_v1_pb2_grpc as v1_rpc
 from gpuplugin.pb import dra_v1beta1_pb2 as v1beta1
@@ -82,12 +83,16 @@ class ClaimCalls:
         try:
             record = await call(claim)
         except GpuPluginError as error:
+            PREPARE_ERRORS.inc(what, reason(error))
             log.warning("refused", call=what, **about, reason=str(error))
             return None, str(error)
         except Exception as error:  # a fault of ours with one claim must not take the others' answers with it
+            PREPARE_ERRORS.inc(what, "fault_of_ours")
             log.exception("refused", call=what, **about)
             return None, f"a fault of gpuplugin: {error!r}; its log has more, under operation {about['operation']}"
-        milliseconds = round((time.perf_counter() - began) * 1000, 3)
+        seconds = time.perf_counter() - began
+        ADMISSION.observe(seconds, what)
+        milliseconds = round(seconds * 1000, 3)
         devices = {"devices": [device.device for device in record.devices]} if record else {}
         log.info(_DONE[what], **about, **devices, milliseconds=milliseconds)
         return record, ""

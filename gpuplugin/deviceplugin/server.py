@@ -13,6 +13,7 @@ import structlog
 
 from gpuplugin.deviceplugin.response import Delivery, container_response, device_list
 from gpuplugin.errors import AllocationError, DeviceUnavailable, UnknownDevice
+from gpuplugin.metrics.instruments import ADMISSION, ALLOCATION_ERRORS, ALLOCATIONS, reason
 from gpuplugin.model.ids import DeviceId, without_replica
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
@@ -106,7 +107,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self, request: api.PreferredAllocationRequest, context: Any
     ) -> api.PreferredAllocationResponse:
         """Choose for each container; the first that cannot be met refuses the call, with its reason."""
-        offer = self.offers.value
+        began, offer = time.perf_counter(), self.offers.value
         chooser = await offer.chooser()
         response = api.PreferredAllocationResponse()
         try:
@@ -119,6 +120,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
                 response.container_responses.add(deviceIDs=choice.devices)
         except AllocationError as error:
             await _refuse(context, offer, "GetPreferredAllocation", error)
+        ADMISSION.observe(time.perf_counter() - began, "GetPreferredAllocation")
         return response
 
     async def Allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
@@ -133,6 +135,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         except AllocationError as error:
             await _refuse(context, offer, "Allocate", error)
         seconds = time.perf_counter() - began
+        ADMISSION.observe(seconds, "Allocate")
         asyncio.get_running_loop().call_soon(
             _tell, offer, [list(c.devices_ids) for c in request.container_requests], seconds
         )
@@ -153,6 +156,7 @@ def options() -> api.DevicePluginOptions:
 
 def _tell(offer: Offer, containers: list[list[str]], seconds: float) -> None:
     for devices in containers:
+        ALLOCATIONS.inc(offer.resource.name)
         log.info(
             "allocated",
             operation=next(_operations),
@@ -170,5 +174,6 @@ _CODES: dict[type[AllocationError], grpc.StatusCode] = {
 
 
 async def _refuse(context: Any, offer: Offer, call: str, error: AllocationError) -> None:
+    ALLOCATION_ERRORS.inc(offer.resource.name, call, reason(error))
     log.warning("refused", operation=next(_operations), call=call, resource=offer.resource.name, reason=str(error))
     await context.abort(_CODES.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))

@@ -36,6 +36,7 @@ class _Call:
     gpu: GpuUuid | int | None
     answer: asyncio.Future[Any]
     worker: Worker | None = None
+    began: float = 0.0
     deadline: asyncio.TimerHandle | None = None
 
     def same_subject(self, other: _Call) -> bool:
@@ -47,14 +48,21 @@ class NvmlThread:
     """Makes NVML calls one after the other, in the order asked.
 
     nvml: for those who need it to name a call (``thread.call(thread.nvml.gpu, 3, gpu=uuid)``) · timeout_seconds: how
-    long one call may take, counted from when its turn comes.
+    long one call may take, counted from when its turn comes · on_call: hears of each call by its name, with the seconds
+    that it took and what it raised, if anything; of one that hangs, when it is given up.
 
     Everything here runs on one event loop; only the functions given to `call` run on the thread.
     """
 
-    def __init__(self, nvml: Nvml, timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        nvml: Nvml,
+        timeout_seconds: float = 10.0,
+        on_call: Callable[[str, float, BaseException | None], object] = lambda _name, _seconds, _error: None,
+    ) -> None:
         self.nvml = nvml
         self.timeout_seconds = timeout_seconds
+        self._on_call = on_call
         self._waiting: deque[_Call] = deque()
         self._running: _Call | None = None
         self._given_up: list[_Call] = []
@@ -129,6 +137,7 @@ class NvmlThread:
     def _start(self, call: _Call) -> None:
         worker, self._idle = self._idle or Worker("nvml"), None
         call.worker, self._running = worker, call
+        call.began = asyncio.get_running_loop().time()
         call.deadline = asyncio.get_running_loop().call_later(self.timeout_seconds, self._give_up, call)
         worker.run(call.function).add_done_callback(partial(self._came_back, call))
 
@@ -136,8 +145,10 @@ class NvmlThread:
         self._running = None
         self._given_up.append(call)
         self._hangs_in_a_row += 1
+        hung = NvmlHung(call.name, self.timeout_seconds)
+        self._on_call(call.name, self.timeout_seconds, hung)
         if not call.answer.done():
-            call.answer.set_exception(NvmlHung(call.name, self.timeout_seconds))
+            call.answer.set_exception(hung)
         self._next()
 
     def _came_back(self, call: _Call, result: asyncio.Future[Any]) -> None:
@@ -147,6 +158,7 @@ class NvmlThread:
         self._hangs_in_a_row = 0
         if call is self._running:
             self._running = None
+            self._on_call(call.name, asyncio.get_running_loop().time() - call.began, result.exception())
             self._answer(call, result)
         else:
             self._given_up.remove(call)

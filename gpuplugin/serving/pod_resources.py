@@ -1,4 +1,4 @@
-"""What kubelet says that its pods have: asked once before something changes owner, never in a loop.
+"""What kubelet says that its pods have: asked before something changes owner, and every few seconds for metrics.
 
 It is the only one who knows which pod got which device of a device plugin, and which claims its pods use.
 """
@@ -29,11 +29,12 @@ class PluginDevice:
     pod: str
     resource: str
     id: str
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDevice:
-    """A device of a claim that a pod has."""
+    """A device of a claim that a pod has; cdi: what the container runtime was given for it, qualified names."""
 
     namespace: str
     pod: str
@@ -41,6 +42,8 @@ class ClaimedDevice:
     driver: str
     pool: str
     device: str
+    container: str = ""
+    cdi: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ def read(answer: api.ListPodResourcesResponse) -> PodResources:
         for container in pod.containers:
             for entry in container.devices:
                 plugin_devices += [
-                    PluginDevice(pod.namespace, pod.name, entry.resource_name, device) for device in entry.device_ids
+                    PluginDevice(pod.namespace, pod.name, entry.resource_name, device, container.name)
+                    for device in entry.device_ids
                 ]
             for claim in container.dynamic_resources:
                 claimed += [
@@ -82,6 +86,8 @@ def read(answer: api.ListPodResourcesResponse) -> PodResources:
                         device.driver_name,
                         device.pool_name,
                         device.device_name,
+                        container.name,
+                        tuple(given.name for given in device.cdi_devices),
                     )
                     for device in claim.claim_resources
                 ]

@@ -1,5 +1,7 @@
 """What kubelet says of its pods, taken apart; and that no answer is an error with the socket in it."""
 
+from contextlib import asynccontextmanager
+
 import grpc.aio
 import pytest
 
@@ -16,7 +18,8 @@ def answer():
         container = pod.containers.add(name="main")
         container.devices.add(resource_name="nvidia.com/gpu", device_ids=["GPU-0", "GPU-1::2"])
         claim = container.dynamic_resources.add(claim_name="gpus", claim_namespace="team")
-        claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="node-1", device_name="gpu-3")
+        device = claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="node-1", device_name="gpu-3")
+        device.cdi_devices.add(name="gpuplugin.io/gpu=GPU-3")
     made.pod_resources.add(name="idle", namespace="team").containers.add(name="main")
     return made
 
@@ -24,23 +27,42 @@ def answer():
 def test_devices_and_claims_are_told_once_each():
     found = read(answer())
     assert found.plugin_devices == (
-        PluginDevice("team", "train", "nvidia.com/gpu", "GPU-0"),
-        PluginDevice("team", "train", "nvidia.com/gpu", "GPU-1::2"),
+        PluginDevice("team", "train", "nvidia.com/gpu", "GPU-0", "main"),
+        PluginDevice("team", "train", "nvidia.com/gpu", "GPU-1::2", "main"),
     )
-    assert found.claimed == (ClaimedDevice("team", "train", "gpus", "gpu.nvidia.com", "node-1", "gpu-3"),)
+    claimed = ("team", "train", "gpus", "gpu.nvidia.com", "node-1", "gpu-3", "main", ("gpuplugin.io/gpu=GPU-3",))
+    assert found.claimed == (ClaimedDevice(*claimed),)
+
+
+@asynccontextmanager
+async def lister(socket, said):
+    class Lister(rpc.PodResourcesListerServicer):
+        async def List(self, request, context):  # noqa: N802 - gRPC names it
+            return said
+
+    server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
+    rpc.add_PodResourcesListerServicer_to_server(Lister(), server)
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
 
 
 async def test_kubelet_is_asked_over_its_socket(tmp_path):
-    class Lister(rpc.PodResourcesListerServicer):
-        async def List(self, request, context):  # noqa: N802 - gRPC names it
-            return answer()
+    async with lister(tmp_path / "kubelet.sock", answer()):
+        assert await pod_resources(tmp_path / "kubelet.sock") == read(answer())
 
-    server = grpc.aio.server()
-    rpc.add_PodResourcesListerServicer_to_server(Lister(), server)
-    server.add_insecure_port(f"unix:{tmp_path}/kubelet.sock")
-    await server.start()
-    assert await pod_resources(tmp_path / "kubelet.sock") == read(answer())
-    await server.stop(None)
+
+async def test_an_answer_of_more_than_four_megabytes_is_taken(tmp_path):
+    long = answer()
+    for number in range(500):
+        pod = long.pod_resources.add(name=f"pod-{number}", namespace="x" * 10_000)
+        pod.containers.add(name="main").devices.add(resource_name="nvidia.com/gpu", device_ids=[f"GPU-9::{number}"])
+    assert long.ByteSize() > 4 << 20
+    async with lister(tmp_path / "kubelet.sock", long):
+        assert len((await pod_resources(tmp_path / "kubelet.sock")).plugin_devices) == 502
 
 
 async def test_no_kubelet_is_an_error_that_names_the_socket(tmp_path):
