@@ -86,8 +86,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state == COMPLETED
 
     @property
+    def given(self) -> list[tuple[str, str, str, str, str | None]]:
+        """What it has, without how containers are told of it, which may change with our version."""
+        return [(one.request, one.pool, one.device, one.gpu, one.share) for one in self.devices]
+
+    @property
     def holds(self) -> tuple[Hold, ...]:
-        """What it has."""
+        """What it has, as the ledger counts it."""
         pods = tuple(pod.name for pod in self.pods)
         holder = Holder(Owner.CLAIMS, self.namespace, self.name, self.uid, pods)
         return tuple(Hold(GpuUuid(device.gpu), holder, _use(device.use)) for device in self.devices)
@@ -126,8 +131,14 @@ class Checkpoint:
             return self._records.get(uid)
 
     def begin(self, record: Record, held: Ledger) -> Record:
-        """Enter a claim, unless another has a device of it: then DeviceHeld. held: what is held beside the records."""
+        """Enter a claim, unless another has a device of it: then DeviceHeld. held: what is held beside the records.
+
+        Gives what is entered then: if the claim is there with other devices, or completed, that is left as it is.
+        """
         with self._locked():
+            before = self._records.get(record.uid)
+            if before is not None and (before.completed or before.given != record.given):
+                return before
             unreadable = [uid for uid, found in self._read.items() if found is None and uid != record.uid]
             if unreadable:
                 raise CheckpointError(

@@ -102,7 +102,7 @@ class Surroundings:
 
 
 class Preparing:
-    """Prepares and unprepares. blocking: makes a call on the thread that `checkpoint` belongs to.
+    """Prepares and unprepares. checkpoint: loaded · blocking: makes a call on the thread that it belongs to.
 
     told: hears each claim with its devices once it is prepared · changed: hears that the records are other than before.
     """
@@ -130,7 +130,9 @@ class Preparing:
         Raises ClaimRefused's kinds, CheckpointError and KubeError: nothing was given, and the call can be repeated.
         """
         async with self._turn(wanted.uid):
-            before = await self._on_disk(lambda: self._checkpoint.find(wanted.uid))
+            before = self._checkpoint.records.get(wanted.uid)
+            if before is not None:  # as far as this instance knows; what is on the disk counts
+                before = await self._on_disk(lambda: self._checkpoint.find(wanted.uid))
             done = before is not None and before.completed
             try:
                 claim = await self._claims.claim(wanted.namespace, wanted.name, patience=0 if done else CLAIM_SECONDS)
@@ -142,10 +144,10 @@ class Preparing:
                 self._check(before)
                 return before  # was checked when it was prepared; a kubelet that restarts must not need the API server
             record, devices = self._record(allocated(claim, wanted, self._driver, self._pool))
-            if before is not None and _given(before) != _given(record):
-                await self._release(before)  # it was given up, and has been allocated anew
-                done = False
-            record = replace(record, state=COMPLETED) if done else await self._complete(record)
+            if before is not None and done and before.given == record.given:
+                record = replace(record, state=COMPLETED)
+            else:
+                record = await self._complete(record)
             self.told(claim, devices)
             return record
 
@@ -186,6 +188,8 @@ class Preparing:
         if not effects:
             return await self._begin(record, COMPLETED)
         record = await self._begin(record, STARTED)
+        if record.completed:
+            return record  # by another instance, a moment ago
         await self._effects.apply(record)
         completed = await self._on_disk(lambda: self._checkpoint.complete(record.uid))
         if completed is None:
@@ -197,13 +201,17 @@ class Preparing:
         record = replace(record, state=state)
         while True:
             try:
-                return await self._on_disk(lambda: self._checkpoint.begin(record, self._around.held()))
+                begun = await self._on_disk(lambda: self._checkpoint.begin(record, self._around.held()))
             except DeviceHeld as held:
                 if not held.claims:
                     raise
                 for uid in held.claims:
                     if not await self._reclaimed(uid):
                         raise
+            else:
+                if begun.given == record.given:
+                    return begun
+                await self._release(begun)  # it was given up, and has been allocated anew
 
     async def _reclaimed(self, uid: str) -> bool:
         """Reclaim while another claim waits for it; False where its state cannot be had."""
@@ -289,11 +297,6 @@ class Preparing:
             turn.waiting -= 1
             if not turn.waiting:
                 self._turns.pop(uid, None)
-
-
-def _given(record: Record) -> list[tuple[str, str, str, str, str | None]]:
-    """What a claim has, without how containers are told of it, which may change with our version."""
-    return [(one.request, one.pool, one.device, one.gpu, one.share) for one in record.devices]
 
 
 @dataclass(slots=True)

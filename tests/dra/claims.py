@@ -131,6 +131,7 @@ class Node:
         self.pods_here: set[str] | None = None
         """UIDs of pods on the node; None: all that anybody asks for."""
         self.checkpoint = Checkpoint(folder)
+        self.checkpoint.load()
         around = Surroundings(lambda: self.devices, lambda: self.held, self._in_use, complete or _at_once)
         self.preparing = Preparing(DRIVER, POOL, api, self.checkpoint, blocking, around, effects)
 

@@ -368,3 +368,18 @@ async def test_two_hundred_claims_in_a_row_in_random_order(node, api):
         assert len(held) == len(set(held))
     assert refused
     assert node.records() == {}
+
+
+async def test_what_the_other_instance_did_meanwhile_counts(node, api):
+    before, after = claim("one", 2), claim("one", 5)
+    other = node.again()
+    api.put(before)
+    await node.prepare(before)
+    await other.unprepare(before)
+    assert (await node.prepare(before)).completed
+    assert node.given() == {"one": {"gpu-2"}}, "what it remembers of its own is not what is so"
+    await node.unprepare(before)
+    await other.prepare(before)
+    api.put(after)
+    assert [d.device for d in (await node.prepare(after)).devices] == ["gpu-5"]
+    assert other.given() == node.given() == {"one": {"gpu-5"}}

@@ -67,7 +67,6 @@ async def test_broken_record_is_made_anew_from_its_claim(node, api):
 
 
 async def test_broken_record_of_a_claim_that_is_gone_is_put_aside(node):
-    node.folder.mkdir(parents=True)
     (node.folder / "uid-gone.json").write_text("{")
     await recovery(node, Kubelet()).complete()
     assert node.checkpoint.load() == ()
@@ -75,7 +74,6 @@ async def test_broken_record_of_a_claim_that_is_gone_is_put_aside(node):
 
 
 async def test_broken_record_stays_while_the_api_server_cannot_be_asked(node, api):
-    node.folder.mkdir(parents=True)
     (node.folder / "uid-one.json").write_text("{")
     api.away = True
     one = recovery(node, Kubelet())
