@@ -56,6 +56,12 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "this node's name in the Kubernetes API",
             "Claims with dra.gpus need it: set NODE_NAME from spec.nodeName",
         )
+    if (config.metrics.certificate is None) is not (config.metrics.key is None):
+        lacking = "metrics.certificate" if config.metrics.certificate is None else "metrics.key"
+        there = "metrics.key" if config.metrics.certificate is None else "metrics.certificate"
+        yield Problem(
+            sources.get(there, ""), lacking, "", "the path of a PEM file", f"TLS takes both: {there} is set alone"
+        )
     if config.node.startup_taint and not config.node.name:
         yield Problem(
             sources.get("node.startupTaint", ""),

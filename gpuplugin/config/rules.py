@@ -30,6 +30,7 @@ _DURATION = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+", r
 _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _XID_LIMIT = 1 << 32
+_PORT_LIMIT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,25 @@ def absolute_path(value: object) -> str:
 def absolute_path_or_unset(value: object) -> str | None:
     """As absolute_path, where an empty text means "not set"."""
     return absolute_path(value) if value != "" else None
+
+
+def host_and_port(text: str) -> tuple[str | None, int]:
+    """Take ``:9400``, ``127.0.0.1:9400`` or ``[::1]:9400`` apart; the host is None for all interfaces.
+
+    Raises ValueError when it is none of these.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) < _PORT_LIMIT:
+        raise ValueError("The port is from 0 (any that is free) to 65535")
+    if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+        raise ValueError("An IPv6 address stands in brackets")
+    return host.strip("[]") or None, int(port)
+
+
+def address(value: object) -> str:
+    """Hold an address to one that `host_and_port` can read; it stays as written."""
+    host_and_port(str(value))
+    return str(value)
 
 
 def not_empty(value: object) -> str:
@@ -164,6 +184,7 @@ def duration(value: object) -> str | int:
 
 ABSOLUTE_PATH = Rule("an absolute path without ..", absolute_path)
 OPTIONAL_PATH = Rule("an absolute path without .., or nothing", absolute_path_or_unset)
+ADDRESS = Rule("an address and a port such as 127.0.0.1:9400, or :9400 for all addresses", address)
 TEXT = Rule("a text that is not empty", not_empty)
 RESOURCE_NAME = Rule(
     f"a resource name of at most {RESOURCE_NAME_LENGTH} characters with its prefix {RESOURCE_PREFIX} (added when"

@@ -263,6 +263,18 @@ class Health(_Section, frozen=True):
         return HealthChecks.of(self.disable, self.enable)
 
 
+class Metrics(_Section, frozen=True):
+    """`metrics`: what Prometheus may scrape; read at the start only."""
+
+    enabled: bool = False
+    address: Annotated[str, rules.ADDRESS] = ":9400"
+    interval_seconds: Annotated[float, Meta(ge=0.2, le=3600)] = 5.0
+    collectors: OptionalPath = None
+    certificate: OptionalPath = None
+    key: OptionalPath = None
+    users: OptionalPath = None
+
+
 class NodeObject(_Section, frozen=True):
     """`node`: what is done with this node's object in the Kubernetes API; nothing unless it is asked for."""
 
@@ -330,6 +342,7 @@ class Config(_Section, frozen=True):
     cdi: Cdi = Cdi()
     dra: Dra = Dra()
     health: Health = Health()
+    metrics: Metrics = Metrics()
     node: NodeObject = NodeObject()
     labels: Labels = Labels()
     profiles: Profiles = Profiles()

@@ -258,6 +258,43 @@ SETTINGS: tuple[Setting, ...] = (
         ("GPUPLUGIN_DRA_GPUS",),
         ("dra-gpus",),
     ),
+    Setting(
+        "metrics.enabled",
+        "Whether metrics are collected and served",
+        ("GPUPLUGIN_METRICS_ENABLED",),
+        ("metrics-enabled",),
+    ),
+    Setting(
+        "metrics.address",
+        "Where metrics are served, at /metrics",
+        ("GPUPLUGIN_METRICS_ADDRESS", "DCGM_EXPORTER_LISTEN"),
+        ("metrics-address",),
+    ),
+    Setting(
+        "metrics.intervalSeconds",
+        "The time between two collections; a scrape gets the last one",
+        ("GPUPLUGIN_METRICS_INTERVAL_SECONDS",),
+        ("metrics-interval-seconds",),
+    ),
+    Setting(
+        "metrics.collectors",
+        "A list of series in dcgm-exporter's CSV form; all that can be had unless set",
+        ("GPUPLUGIN_METRICS_COLLECTORS", "DCGM_EXPORTER_COLLECTORS"),
+        ("metrics-collectors",),
+    ),
+    Setting(
+        "metrics.certificate",
+        "The certificate, in PEM, to serve metrics by TLS; followed when it is renewed",
+        ("GPUPLUGIN_METRICS_CERTIFICATE",),
+        ("metrics-certificate",),
+    ),
+    Setting("metrics.key", "The certificate's key, in PEM", ("GPUPLUGIN_METRICS_KEY",), ("metrics-key",)),
+    Setting(
+        "metrics.users",
+        "A file of lines name:password; only those users get metrics",
+        ("GPUPLUGIN_METRICS_USERS",),
+        ("metrics-users",),
+    ),
     Setting("node.name", "What the Kubernetes API calls this node", ("NODE_NAME",), ("node-name",)),
     Setting(
         "node.startupTaint",

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 MOST_CONNECTIONS: Final = 64
 LONGEST_REQUEST: Final = 16 << 10
 REQUEST_SECONDS, IDLE_SECONDS = 10.0, 300.0
-_ADVICE: Final = "An IPv6 address stands in brackets, and the port is from 0 to 65535"
 _TEXT: Final = "text/plain; charset=utf-8"
 _END: Final = b"\r\n\r\n"
 _HASHED: Final = ("$2", "$5$", "$6$", "$argon2", "{")
@@ -39,16 +38,6 @@ class Address:
 
     host: str | None
     port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read ``:9400``, ``127.0.0.1:9400`` or ``[::1]:9400``. Raises ValueError."""
-        host, colon, port = text.rpartition(":")
-        if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) < 1 << 16:
-            raise ValueError(_ADVICE)
-        if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
-            raise ValueError(_ADVICE)
-        return cls(host.strip("[]") or None, int(port))
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,17 +222,3 @@ async def test_tls_with_a_certificate_that_is_renewed_while_it_runs(tmp_path):
 async def test_a_certificate_that_is_not_there_is_named(tmp_path):
     with pytest.raises(MetricsUnserved, match=r"metrics\.certificate and metrics\.key: .*tls\.crt"):
         await MetricsServer(LOOPBACK, Access(tmp_path / "tls.crt", tmp_path / "tls.key"), lambda: None).start()
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [(":9400", None, 9400), ("127.0.0.1:0", "127.0.0.1", 0), ("[::1]:80", "::1", 80), ("0.0.0.0:1", "0.0.0.0", 1)],
-)
-def test_addresses(text, host, port):
-    assert Address.parse(text) == Address(host, port)
-
-
-@pytest.mark.parametrize("text", ["9400", "", ":", "host:", ":port", ":65536", "::1:80", "[::1:80", ":-1"])
-def test_what_is_no_address(text):
-    with pytest.raises(ValueError, match="port is from 0"):
-        Address.parse(text)
