@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PATIENCE_SECONDS = 60.0
+LATER_SECONDS = 0.1
+"""Kubelet and the pods that start together come first."""
 
 
 class ClaimStatuses(Protocol):
@@ -73,6 +75,7 @@ class DeviceStatus:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self, claim: ResourceClaim, wanted: Sequence[AllocatedDeviceStatus]) -> None:
+        await asyncio.sleep(LATER_SECONDS)
         try:
             await self._api.set_claim_devices(claim, wanted, patience=PATIENCE_SECONDS)
         except (KubeNotFound, KubeConflict):
