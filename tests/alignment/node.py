@@ -20,6 +20,7 @@ from tests.alignment.judge import Given, Hardware, Outcome
 from tests.alignment.pods import Pod
 
 GPU: Final = "nvidia.com/gpu"
+LOG: Final = "daemon.log"
 READY_SECONDS: Final = 60.0
 _OTHER_SOCKET = 20  # the least ACPI distance between nodes of two sockets, on the machines here
 _CHECKPOINTS = ("cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint")
@@ -126,7 +127,7 @@ def daemon(machine: Machine, folder: Path) -> Iterator[State]:
         "log-format": "json",
     }
     own = {name: value for name, value in os.environ.items() if not name.startswith(("GPUPLUGIN_", "NVIDIA_"))}
-    with (folder / "daemon.log").open("wb") as log:
+    with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "gpuplugin", "run", *(f"--{name}={value}" for name, value in flags.items())],
             stdin=subprocess.DEVNULL,
@@ -135,7 +136,7 @@ def daemon(machine: Machine, folder: Path) -> Iterator[State]:
             env=own,
         )
     try:
-        yield _state(process, host / STATE_FILE, folder / "daemon.log")
+        yield _state(process, host / STATE_FILE, folder / LOG)
     finally:
         process.terminate()
         process.wait(READY_SECONDS)

@@ -46,7 +46,7 @@ def _row(running: Bench, policy: str, scope: str, pods: int) -> int:
 
 def _quality(result: Result) -> str:
     if not result.choices:
-        return "0 | – | –"
+        return "0 | - | -"
     chosen = fmean(each.chosen / each.best for each in result.choices)
     any_choice = fmean(each.mean / each.best for each in result.choices)
     return f"{len(result.choices)} | {chosen:.4f} | {any_choice:.3f}"

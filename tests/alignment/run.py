@@ -38,6 +38,10 @@ class Bench:
     state: State
     program: Path
 
+    def log(self) -> list[str]:
+        """What the daemon has said."""
+        return (self.folder / node.LOG).read_text().splitlines()
+
     def run(
         self, policy: str, scope: str, pods: int, seed: str = "", options: Mapping[str, str] | None = None
     ) -> Result:
@@ -45,7 +49,11 @@ class Bench:
         began = time.monotonic()
         with node.kubelet(self.program) as kubelet:
             kubelet.start(self.machine, self.folder, policy, scope, options)
-            result = _follow(self, kubelet, Judge(node.hardware(self.machine), policy, scope), pods, seed)
+            try:
+                result = _follow(self, kubelet, Judge(node.hardware(self.machine), policy, scope), pods, seed)
+            except node.KubeletError as error:
+                error.add_note("--- daemon\n" + "\n".join(self.log()[-20:]))
+                raise
         result.seconds = time.monotonic() - began
         return result
 
