@@ -23,9 +23,10 @@ _ELSEWHERE = frozenset({FaultKind.XID, FaultKind.NVML})
 
 def tell(before: Health, now: Health, indexes: Mapping[GpuUuid, int]) -> None:
     """Say what has changed. indexes: NVML's, of the GPUs that are there."""
-    earlier, current = {_identity(told) for told in before.told}, {_identity(told) for told in now.told}
+    earlier = {(told.kind, told.gpu, told.text) for told in before.told}
+    current = {_identity(told) for told in now.told}
     for told in now.told:
-        if told.kind not in _ELSEWHERE and _identity(told) not in earlier:
+        if told.kind not in _ELSEWHERE and (told.kind, told.gpu, told.text) not in earlier:
             log.warning("fault", **_named(told, indexes))
     for told in before.told:
         if told.kind is not FaultKind.NVML and _identity(told) not in current:
@@ -33,7 +34,8 @@ def tell(before: Health, now: Health, indexes: Mapping[GpuUuid, int]) -> None:
 
 
 def _identity(told: Told) -> tuple[FaultKind, GpuUuid | None, str]:
-    return told.kind, told.gpu, told.text
+    """Of one kind a GPU has one fault, whose words may change (NVLinks that are down); of XIDs one for each code."""
+    return told.kind, told.gpu, told.text if told.kind is FaultKind.XID else ""
 
 
 def _named(told: Told, indexes: Mapping[GpuUuid, int]) -> dict[str, object]:

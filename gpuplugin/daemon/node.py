@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gpuplugin.daemon.plugins import Plugins
     from gpuplugin.discovery.nvml_thread import NvmlThread
     from gpuplugin.discovery.sysfs import Sysfs
+    from gpuplugin.model.condition import Condition
     from gpuplugin.model.health import XidEvent
     from gpuplugin.model.ids import GpuUuid
     from gpuplugin.model.inventory import Inventory
@@ -83,6 +84,7 @@ class Node:
         self._facts = Facts(self._health)
         self._delivery = Delivery.of(config)
         self._tables: asyncio.Task[Tables] | None = None
+        self._conditions: dict[GpuUuid, Condition] = {}
         self._trouble = ""
         self._retry = FIRST_RETRY_SECONDS
         self.picture: Latest[Picture | None] = Latest(None)
@@ -229,7 +231,8 @@ class Node:
         except NvmlError as error:
             finding = finding_of_error(error)
         else:
-            finding = finding_of(answer, self._fault_in_look(gpu))
+            finding = finding_of(answer, self._fault_in_look(gpu), self._conditions.get(gpu))
+            self._conditions[gpu] = answer.condition
         settings = self._config.health
         rule = Recovery(settings.recovery_probes, settings.quiet_seconds)
         now = time.monotonic()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
+from gpuplugin.model.condition import NOTHING_TOLD, Condition
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -72,9 +74,10 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A GPU's answer to "can you be used?": it answered at all, and what the driver wants (None: not supported)."""
+    """A GPU's answer to "can you be used?": it did. recovery: what the driver wants, None: not supported."""
 
     recovery: RecoveryAction | None
+    condition: Condition = NOTHING_TOLD
 
 
 class Nvml(Protocol):

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 
+from gpuplugin.discovery import condition
 from gpuplugin.discovery import nvml_decode as decode
-from gpuplugin.discovery.nvml import ComputeMode, GpuReading, NvLinkEnd, Probe, RecoveryAction
+from gpuplugin.discovery.nvml import ComputeMode, GpuReading, NvLinkEnd, Probe
 from gpuplugin.discovery.telemetry import TelemetryReader
 from gpuplugin.errors import GpuLost, NvmlError, NvmlHung, NvmlNotSupported, NvmlUnavailable
 from gpuplugin.model.health import XidEvent
@@ -64,6 +65,7 @@ class RealNvml:
         self._worked: object | None = None
         self._open = False
         self._indices: dict[GpuUuid, int] = {}
+        self._links: dict[GpuUuid, set[int]] = {}
         self._watch: _Watch | None = None
         self._outdated: list[Any] = []
         self._waiting = 0
@@ -100,7 +102,7 @@ class RealNvml:
             watch, self._watch = self._watch, None
             free = [] if watch is None or self._waiting else [*self._outdated, watch.events]
             self._outdated = []
-        self._indices = {}
+        self._indices, self._links = {}, {}
         self._telemetry.forget()
         _free(free)
         with contextlib.suppress(NvmlError):
@@ -119,6 +121,8 @@ class RealNvml:
         handle = _ask("nvmlDeviceGetHandleByIndex", index)
         uuid = GpuUuid(_ask("nvmlDeviceGetUUID", handle))
         self._indices[uuid] = index
+        nvlinks = tuple(_nvlinks(handle))
+        self._links.setdefault(uuid, set()).update(end.link for end in nvlinks)
         number = _ask_if_supported("nvmlDeviceGetArchitecture", handle)
         brand = _ask_if_supported("nvmlDeviceGetBrand", handle)
         memory = _memory(handle)
@@ -135,7 +139,7 @@ class RealNvml:
             mig=mig,
             mig_devices=tuple(_mig_devices(handle, memory)) if mig and mig.current else (),
             fabric=_fabric(handle),
-            nvlinks=tuple(_nvlinks(handle)),
+            nvlinks=nvlinks,
             brand=None if brand is None else decode.brand(brand),
         )
 
@@ -150,7 +154,7 @@ class RealNvml:
             with contextlib.suppress(NvmlNotSupported):
                 _ask(call, handle, pynvml.NVML_TEMPERATURE_GPU)
                 break
-        return Probe(_recovery(handle))
+        return condition.probe(_ask, handle, self._links.get(uuid, ()), _fabric)
 
     def compute_mode(self, uuid: GpuUuid) -> ComputeMode:
         """See `Nvml`."""
@@ -312,14 +316,6 @@ def _pci_address(call: str, *arguments: object) -> PciAddress:
 def _memory(handle: Any) -> int | None:
     memory = _ask_if_supported("nvmlDeviceGetMemoryInfo", handle)
     return None if memory is None else int(memory.total)
-
-
-def _recovery(handle: Any) -> RecoveryAction | None:
-    call = "nvmlDeviceGetFieldValues"
-    values = _ask_if_supported(call, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
-    if values is None:
-        return None
-    return decode.recovery_action(call, values[0].nvmlReturn, values[0].value.uiVal)
 
 
 def _mig_mode(handle: Any) -> MigMode | None:

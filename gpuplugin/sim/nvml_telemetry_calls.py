@@ -1,7 +1,7 @@
 """Simulated NVML calls about how a GPU is doing: the same numbers every time, by which GPUs can be told apart.
 
-Only the recovery action, the compute mode and the number of links are of the state; the others are there so that a
-program which reads them works.
+Only the recovery action, the compute mode, the number of links and what somebody has set are of the state; the others
+are there so that a program which reads them works.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _IDLE_MILLIWATTS, _LIMIT_MILLIWATTS = 70_000, 700_000
 _MEGAHERTZ = 1980
 _VOLTA, _HOPPER = 5, 9
 _COMPUTE_MODES = 4
+_IDLE_CLOCKS = 1
 _UNSIGNED_INT, _UNSIGNED_LONG_LONG = 1, 3
 """nvmlValueType_t."""
 
@@ -192,7 +193,7 @@ def _field_values(look: Look, gpu: GpuRecord, count: Any, rows: Any) -> None:
     array = getattr(rows, "_obj", rows)
     for at in range(number(count)):
         entry = array[at]
-        value = _FIELDS[entry.fieldId](look, gpu) if entry.fieldId in _FIELDS else None
+        value = _field(look, gpu, entry.fieldId)
         if value is None:
             entry.nvmlReturn = Code.NOT_SUPPORTED
             continue
@@ -201,6 +202,18 @@ def _field_values(look: Look, gpu: GpuRecord, count: Any, rows: Any) -> None:
             entry.valueType, entry.value.ullVal = _UNSIGNED_LONG_LONG, value
         else:
             entry.valueType, entry.value.uiVal = _UNSIGNED_INT, value
+
+
+def _field(look: Look, gpu: GpuRecord, field: int) -> int | None:
+    for record in look.now.fields:
+        if (record.gpu, record.field) == (gpu.index, field):
+            return record.value
+    return _FIELDS[field](look, gpu) if field in _FIELDS else None
+
+
+@gpu_call("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+def _clock_reasons(look: Look, gpu: GpuRecord, out: Any) -> None:
+    put(out, next((record.reasons for record in look.now.clocks if record.gpu == gpu.index), _IDLE_CLOCKS))
 
 
 def _celsius(gpu: GpuRecord) -> int:

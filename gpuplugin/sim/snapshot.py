@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from gpuplugin.errors import MachineFileError
 
@@ -172,10 +172,31 @@ class EventRecord:
     ci: int | None = None
 
 
-_Record = DriverRecord | GpuRecord | LinkRecord | MigRecord | FaultRecord | EventRecord
-_RECORDS: dict[str, type[_Record]] = {
-    cls.KEYWORD: cls for cls in (DriverRecord, GpuRecord, LinkRecord, MigRecord, FaultRecord, EventRecord)
-}
+@dataclass(frozen=True, slots=True)
+class FieldRecord:
+    """What nvmlDeviceGetFieldValues answers for one field (NVML_FI_DEV_*) of one GPU, instead of what it would."""
+
+    KEYWORD: ClassVar = "field"
+    FORM: ClassVar = (_INT, _INT, _INT)
+
+    gpu: int
+    field: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClocksRecord:
+    """Why a GPU's clocks are lowered (nvmlClocksEventReason* bits), where it is not for want of work."""
+
+    KEYWORD: ClassVar = "clocks"
+    FORM: ClassVar = (_INT, _INT)
+
+    gpu: int
+    reasons: int
+
+
+_Record = DriverRecord | GpuRecord | LinkRecord | MigRecord | FaultRecord | EventRecord | FieldRecord | ClocksRecord
+_RECORDS: dict[str, type[_Record]] = {cls.KEYWORD: cls for cls in get_args(_Record)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +209,8 @@ class Snapshot:
     migs: tuple[MigRecord, ...] = ()
     faults: tuple[FaultRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
+    fields: tuple[FieldRecord, ...] = ()
+    clocks: tuple[ClocksRecord, ...] = ()
 
     def render(self) -> str:
         """Give the file's text. ValueError when a text field holds a TAB or a line break."""
@@ -198,6 +221,8 @@ class Snapshot:
             *self.migs,
             *self.faults,
             *self.events,
+            *self.fields,
+            *self.clocks,
         )
         return "\n".join([HEADER, *map(_render, records)]) + "\n"
 
@@ -216,7 +241,7 @@ class Snapshot:
             raise MachineFileError(f"{source}: {len(found['driver'])} driver records; allowed: exactly one")
         return cls(
             found["driver"][0],
-            *(tuple(found[keyword]) for keyword in ("gpu", "link", "mig", "fault", "event")),
+            *(tuple(found[keyword]) for keyword in ("gpu", "link", "mig", "fault", "event", "field", "clocks")),
         )
 
     def gpu(self, index: int) -> GpuRecord:

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from gpuplugin.errors import MachineFileError
-from gpuplugin.sim.snapshot import NO_CLUSTER, EventRecord, FaultRecord, Loaded, Snapshot
+from gpuplugin.sim.snapshot import (
+    NO_CLUSTER,
+    ClocksRecord,
+    EventRecord,
+    FaultRecord,
+    FieldRecord,
+    Loaded,
+    Snapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,6 +141,20 @@ class State:
         """Set fabric membership; `cluster` is a UUID with or without dashes; `more`: fabric_status, fabric_health."""
         digits = cluster.replace("-", "").lower()
         self.update(gpu, fabric_state=state, fabric_cluster=digits, fabric_clique=clique, **more)
+
+    def field(self, gpu: int, field: int, value: int | None) -> None:
+        """Set what one field (NVML_FI_DEV_*) of the GPU says; None: what it said before anybody set it."""
+        with self._change() as draft:
+            draft.now.gpu(gpu)
+            left = tuple(x for x in draft.now.fields if (x.gpu, x.field) != (gpu, field))
+            draft.now = replace(draft.now, fields=left if value is None else (*left, FieldRecord(gpu, field, value)))
+
+    def clocks(self, gpu: int, reasons: int) -> None:
+        """Lower the GPU's clocks for these reasons (nvmlClocksEventReason* bits); 0: for none."""
+        with self._change() as draft:
+            draft.now.gpu(gpu)
+            left = tuple(x for x in draft.now.clocks if x.gpu != gpu)
+            draft.now = replace(draft.now, clocks=(*left, ClocksRecord(gpu, reasons)) if reasons else left)
 
     def compute_mode(self, gpu: int) -> int:
         """Give the GPU's nvmlComputeMode_t.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplugin.discovery.nvml import GpuReading, NvLinkEnd, Probe, RecoveryAction
+from gpuplugin.discovery.nvml import GpuReading, NvLinkEnd, RecoveryAction
 from gpuplugin.discovery.nvml_real import RealNvml
 from gpuplugin.errors import GpuLost, NvmlError, NvmlNotSupported, NvmlUnavailable
 from gpuplugin.model.health import XidEvent
@@ -308,7 +308,7 @@ def test_it_is_asked_anew_after_it_was_closed(rig):
     uuid = rig.nvml.gpu(7).uuid
     rig.nvml.close()
     rig.nvml.open()
-    assert rig.nvml.probe(uuid) == Probe(RecoveryAction.NONE)
+    assert rig.nvml.probe(uuid).recovery == RecoveryAction.NONE
     assert rig.nvml.gpu(7).uuid == uuid
 
 
@@ -319,7 +319,7 @@ def test_it_is_asked_anew_after_it_was_closed(rig):
 def test_what_the_driver_wants_is_told(rig, action):
     uuid = rig.nvml.gpu(4).uuid
     rig.state.recovery(4, action)
-    assert rig.nvml.probe(uuid) == Probe(action)
+    assert rig.nvml.probe(uuid).recovery == action
 
 
 def test_a_recovery_action_that_nobody_knows_yet_is_no_good_health(rig):
@@ -334,11 +334,11 @@ def test_an_older_driver_can_be_probed(rig, call):
     uuid = rig.nvml.gpu(4).uuid
     rig.state.fail(call, 13)
     answer = None if call == "nvmlDeviceGetFieldValues" else RecoveryAction.NONE
-    assert rig.nvml.probe(uuid) == Probe(answer)
+    assert rig.nvml.probe(uuid).recovery == answer
 
 
 def test_a_gpu_that_was_never_read_can_be_probed(rig):
-    assert rig.nvml.probe(rig.state.snapshot.gpu(6).uuid) == Probe(RecoveryAction.NONE)
+    assert rig.nvml.probe(rig.state.snapshot.gpu(6).uuid).recovery == RecoveryAction.NONE
 
 
 def test_a_probe_survives_indices_that_have_moved(rig):
@@ -347,7 +347,7 @@ def test_a_probe_survives_indices_that_have_moved(rig):
     assert rig.nvml.gpu(6).uuid == other
     rig.state.update(7, uuid="GPU-00000000-0000-0000-0000-000000000000")
     rig.state.update(6, uuid=uuid, recovery=2)
-    assert rig.nvml.probe(uuid) == Probe(RecoveryAction.NODE_REBOOT)
+    assert rig.nvml.probe(uuid).recovery == RecoveryAction.NODE_REBOOT
 
 
 def test_a_probe_of_nobody(rig):
@@ -361,7 +361,7 @@ def test_a_probe_does_not_touch_other_gpus(rig):
     uuid = rig.nvml.gpu(1).uuid
     rig.state.hang("nvmlDeviceGetUUID", gpu=0)
     rig.state.hang("nvmlDeviceGetHandleByUUID")
-    assert rig.meanwhile(rig.nvml.probe, uuid).result(SOON) == Probe(RecoveryAction.NONE)
+    assert rig.meanwhile(rig.nvml.probe, uuid).result(SOON).recovery == RecoveryAction.NONE
 
 
 def test_a_probe_after_reopening_does_not_take_another_gpu_for_this_one(rig):
@@ -370,7 +370,7 @@ def test_a_probe_after_reopening_does_not_take_another_gpu_for_this_one(rig):
     rig.state.update(2, uuid=moved)
     rig.state.update(1, uuid=lost, lost=True)
     rig.nvml.open()
-    assert rig.nvml.probe(moved) == Probe(RecoveryAction.NONE)
+    assert rig.nvml.probe(moved).recovery == RecoveryAction.NONE
 
 
 # -- MIG

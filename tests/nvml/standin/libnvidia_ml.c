@@ -596,6 +596,10 @@ static nvmlReturn_t give_fields(const struct gpu *gpu, int count, nvmlFieldValue
 {
     for (int i = 0; i < count; i++) {
         number value = field(gpu, values[i].fieldId);
+        for (int set = 0; set < library.now->set_fields; set++)
+            if (library.now->set_field[set].gpu == gpu->index &&
+                library.now->set_field[set].field == values[i].fieldId)
+                value = library.now->set_field[set].value;
         values[i].timestamp = now_ms() * 1000;
         values[i].latencyUsec = 0;
         values[i].valueType = VALUE_UNSIGNED_INT;
@@ -606,6 +610,15 @@ static nvmlReturn_t give_fields(const struct gpu *gpu, int count, nvmlFieldValue
 }
 
 /* ---- how a GPU is doing ---- */
+
+static nvmlReturn_t give_clock_reasons(const struct gpu *gpu, unsigned long long *reasons)
+{
+    *reasons = 1; /* idle */
+    for (int i = 0; i < library.now->set_clocks; i++)
+        if (library.now->set_clock[i].gpu == gpu->index)
+            *reasons = (unsigned long long)library.now->set_clock[i].reasons;
+    return NVML_SUCCESS;
+}
 
 static nvmlReturn_t give_rates(const struct gpu *gpu, nvmlUtilization_t *rates)
 {
@@ -675,6 +688,8 @@ static nvmlReturn_t give_metrics(nvmlGpmMetricsGet_t *asked)
     return NVML_SUCCESS;
 }
 
+ASK_GPU(nvmlDeviceGetCurrentClocksEventReasons, DEVICE, (nvmlDevice_t handle, unsigned long long *reasons),
+        give_clock_reasons(at.gpu, reasons))
 ASK_GPU(nvmlDeviceGetPowerUsage, DEVICE, (nvmlDevice_t handle, unsigned int *into), give(milliwatts(at.gpu), into))
 ASK_GPU(nvmlDeviceGetClockInfo, DEVICE, (nvmlDevice_t handle, unsigned int kind, unsigned int *into),
         kind > 3 ? NVML_ERROR_INVALID_ARGUMENT : give(1980, into))

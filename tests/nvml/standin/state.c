@@ -100,6 +100,16 @@ static void take_event(struct record *record, struct event *event)
     TAKE_NUMBERS(record, &event->seq, &event->gpu, &event->xid, &event->gi, &event->ci);
 }
 
+static void take_field(struct record *record, struct set_field *field)
+{
+    TAKE_NUMBERS(record, &field->gpu, &field->field, &field->value);
+}
+
+static void take_clocks(struct record *record, struct set_clocks *clocks)
+{
+    TAKE_NUMBERS(record, &clocks->gpu, &clocks->reasons);
+}
+
 static bool parse_line(struct state *state, char *line)
 {
     struct record record = {.ok = true};
@@ -121,6 +131,10 @@ static bool parse_line(struct state *state, char *line)
         take_fault(&record, &state->fault[state->faults++]);
     } else if (!strcmp(kind, "event") && state->events < MAX_EVENTS) {
         take_event(&record, &state->event[state->events++]);
+    } else if (!strcmp(kind, "field") && state->set_fields < MAX_SET) {
+        take_field(&record, &state->set_field[state->set_fields++]);
+    } else if (!strcmp(kind, "clocks") && state->set_clocks < MAX_SET) {
+        take_clocks(&record, &state->set_clock[state->set_clocks++]);
     } else {
         return false;
     }

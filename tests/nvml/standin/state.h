@@ -17,6 +17,7 @@ enum {
     MAX_LINKS = 36 * MAX_GPUS,
     MAX_FAULTS = 256,
     MAX_EVENTS = 1024,
+    MAX_SET = 256,
     MAX_FILE = 1 << 20
 };
 
@@ -48,15 +49,25 @@ struct event {
     number seq, gpu, xid, gi, ci;
 };
 
+struct set_field {
+    number gpu, field, value;
+};
+
+struct set_clocks {
+    number gpu, reasons;
+};
+
 struct state {
     number loaded, cuda;
     char driver_version[80], nvml_version[80];
-    int gpus, links, migs, faults, events;
+    int gpus, links, migs, faults, events, set_fields, set_clocks;
     struct gpu gpu[MAX_GPUS];
     struct link link[MAX_LINKS];
     struct mig mig[MAX_MIGS];
     struct fault fault[MAX_FAULTS];
     struct event event[MAX_EVENTS];
+    struct set_field set_field[MAX_SET];
+    struct set_clocks set_clock[MAX_SET];
 };
 
 /* Fills `state` from the file's text, which is taken apart; says on stderr which line makes no sense. */
