@@ -21,7 +21,6 @@ from gpuplugin.discovery.events import XidWatch
 from gpuplugin.discovery.nvml_thread import NvmlThread
 from gpuplugin.discovery.sysfs import Sysfs
 from gpuplugin.errors import NvmlError
-from gpuplugin.metrics import instruments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
     from gpuplugin.daemon.reload import ConfigSource
-    from gpuplugin.model.health import XidEvent
     from gpuplugin.model.ids import GpuUuid
     from gpuplugin.plan.desired import OfferedResource
 
@@ -47,7 +45,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
 
     source: where the configuration is read again when it changes; None: it stays as it is.
     """
-    async with NvmlThread(host.nvml, on_call=instruments.nvml_called) as thread, asyncio.TaskGroup() as tasks:
+    async with NvmlThread(host.nvml) as thread, asyncio.TaskGroup() as tasks:
         plugins = Plugins(config.paths.registration_socket, tasks)
         injection = Injection(config, host)
         node = Node(config, thread, Sysfs(host.sysfs), injection, MpsFoldersOnHost(), plugins)
@@ -61,7 +59,6 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             tasks.create_task(_tell_kubelet_settings(config, host, node), name="tell kubelet's settings"),
             *_claims(config, node, tasks),
             *_startup_taint(config, host, node, plugins, tasks),
-            *_metrics(config, node, thread, plugins, tasks),
             *_labels(config, host, node, plugins, tasks),
         ]
         await stop.wait()
@@ -141,20 +138,6 @@ def _labels(
         yield tasks.create_task(TopologyObject(config, host, node, plugins).run(), name="keep the topology object")
 
 
-def _metrics(
-    config: Config, node: Node, thread: NvmlThread, plugins: Plugins, tasks: asyncio.TaskGroup
-) -> Iterator[asyncio.Task[None]]:
-    if config.metrics.enabled:
-        yield tasks.create_task(_serve_metrics(config, node, thread, plugins), name="metrics")
-
-
-async def _serve_metrics(config: Config, node: Node, thread: NvmlThread, plugins: Plugins) -> None:
-    await node.looked.wait()
-    from gpuplugin.daemon.metrics import Metrics  # noqa: PLC0415 - not before kubelet is served
-
-    await Metrics(config, node, thread, plugins).run()
-
-
 async def _tell_features(config: Config, host: Host, node: Node) -> None:
     await node.looked.wait()
     if node.inventory is not None:
@@ -173,12 +156,7 @@ async def _listen(node: Node, thread: NvmlThread) -> None:
     await node.looked.wait()
     from gpuplugin.discovery.udev import HotPlug  # noqa: PLC0415 - not before kubelet is served
 
-    def heard(event: XidEvent) -> None:
-        gpus = node.inventory.gpus if node.inventory else ()
-        instruments.XIDS.saw(event, next((gpu.index for gpu in gpus if gpu.uuid == event.gpu), None))
-        node.on_xid(event)
-
-    xids = XidWatch(thread, heard, node.on_events_trouble, _tell_unwatched)
+    xids = XidWatch(thread, node.on_xid, node.on_events_trouble, _tell_unwatched)
     plugging = HotPlug(node.wake, lambda reason: log.warning("hot plug", reason=reason))
     try:
         xids.start()
