@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuplugin.model.inventory import NumaNode
+from gpuplugin.model.kubelet import KubeletSettings
 from gpuplugin.sim.host import STATE_FILE
 from gpuplugin.sim.machine import Machine
 from gpuplugin.sim.state import State
@@ -52,21 +53,17 @@ class Kubelet:
             raise KubeletError(answer["error"])
         return dict(answer)
 
-    def start(
-        self, machine: Machine, folder: Path, policy: str, scope: str, options: Mapping[str, str] | None = None
-    ) -> None:
-        """Start with an empty past. Raises KubeletError when kubelet would not start."""
-        for name in _CHECKPOINTS:
-            (folder / name).unlink(missing_ok=True)
+    def start(self, machine: Machine, folder: Path, settings: KubeletSettings) -> None:
+        """Start on what is in the folder. Raises KubeletError with what kubelet would end with."""
         self.ask(
             start={
                 "folder": str(folder),
-                "policy": policy,
-                "scope": scope,
-                "options": dict(options or {}),
-                "cpu_policy": "static",
-                "memory_policy": "None",
-                "reserved": ",".join(map(str, sorted(hardware(machine).reserved))),
+                "policy": settings.topology_policy,
+                "scope": settings.topology_scope,
+                "options": dict(settings.topology_options),
+                "cpu_policy": settings.cpu_policy,
+                "memory_policy": settings.memory_policy,
+                "reserved": ",".join(map(str, settings.reserved_cpus or ())),
                 "nodes": [
                     {
                         "socket": _socket(machine, node),
@@ -101,6 +98,28 @@ class Kubelet:
 
     def remove(self, pod: str) -> None:
         self.ask(remove=pod)
+
+
+def settings(
+    machine: Machine, policy: str, scope: str = "container", options: Mapping[str, str] | None = None
+) -> KubeletSettings:
+    """Settings of a kubelet that pins CPUs and does not hold memory."""
+    reserved = tuple(sorted(hardware(machine).reserved))
+    return KubeletSettings(
+        policy,
+        scope,
+        options or {},
+        cpu_policy="static",
+        memory_policy="None",
+        reserved_cpus=reserved,
+        reserves_cpu=True,
+    )
+
+
+def forget(folder: Path) -> None:
+    """Take away what kubelet remembers: a node that was drained."""
+    for name in _CHECKPOINTS:
+        (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -48,7 +48,8 @@ class Bench:
         """Let so many pods arrive at a new kubelet with these settings."""
         began = time.monotonic()
         with node.kubelet(self.program) as kubelet:
-            kubelet.start(self.machine, self.folder, policy, scope, options)
+            node.forget(self.folder)
+            kubelet.start(self.machine, self.folder, node.settings(self.machine, policy, scope, options))
             try:
                 result = _follow(self, kubelet, Judge(node.hardware(self.machine), policy, scope), pods, seed)
             except node.KubeletError as error:

@@ -1,15 +1,10 @@
 """Kubelet's own managers, our daemon and random pods: what is admitted is aligned, what is refused had no place."""
 
 import os
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from gpuplugin.model.ids import NumaId
-from gpuplugin.sim.machine import Machine, load
 from tests.alignment.judge import BEST_EFFORT, POLICIES, RESTRICTED, SCOPES
-from tests.alignment.node import KubeletError, kubelet
 from tests.alignment.run import Bench
 
 pytestmark = pytest.mark.go
@@ -34,22 +29,3 @@ def test_every_pod_is_aligned_or_had_no_place(on: Bench, policy: str, scope: str
 def test_promise_is_the_same_when_kubelet_prefers_near_nodes(on: Bench, policy: str):
     result = on.run(policy, "pod", PODS, options={"prefer-closest-numa-nodes": "true"})
     assert result.disagreements == []
-
-
-def nodes(count: int) -> Machine:
-    machine = load("vm-flat")
-    (first,) = machine.numa_nodes
-    ring = tuple(
-        replace(first, id=NumaId(number), cpus=first.cpus[number * 4 : number * 4 + 4], distances=(10,) * count)
-        for number in range(count)
-    )
-    return replace(machine, numa_nodes=ring, memory_gib=(8,) * count)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_kubelet_does_not_start_over_eight_numa_nodes_unless_allowed(program: Path, tmp_path: Path, policy: str):
-    with kubelet(program) as running, pytest.raises(KubeletError, match="more than 8 NUMA Nodes"):
-        running.start(nodes(9), tmp_path, policy, "container")
-    with kubelet(program) as running:
-        running.start(nodes(9), tmp_path, policy, "container", {"max-allowable-numa-nodes": "9"})
-        assert (tmp_path / "device-plugins/kubelet.sock").is_socket()
