@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from gpuplugin.daemon.cordon import Cordons, CordonWatch
 from gpuplugin.daemon.features import features
 from gpuplugin.daemon.injection import Injection
 from gpuplugin.daemon.mps_folders import MpsFoldersOnHost
@@ -21,6 +22,7 @@ from gpuplugin.discovery.events import XidWatch
 from gpuplugin.discovery.nvml_thread import NvmlThread
 from gpuplugin.discovery.sysfs import Sysfs
 from gpuplugin.errors import NvmlError
+from gpuplugin.metrics import instruments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
     from gpuplugin.daemon.reload import ConfigSource
+    from gpuplugin.model.health import XidEvent
     from gpuplugin.model.ids import GpuUuid
     from gpuplugin.plan.desired import OfferedResource
 
@@ -45,20 +48,24 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
 
     source: where the configuration is read again when it changes; None: it stays as it is.
     """
-    async with NvmlThread(host.nvml) as thread, asyncio.TaskGroup() as tasks:
+    async with NvmlThread(host.nvml, on_call=instruments.nvml_called) as thread, asyncio.TaskGroup() as tasks:
         plugins = Plugins(config.paths.registration_socket, tasks)
         injection = Injection(config, host)
         node = Node(config, thread, Sysfs(host.sysfs), injection, MpsFoldersOnHost(), plugins)
+        cordons = CordonWatch(Cordons(Path(config.paths.state)), node.cordon)
+        cordons.look()
         running = [
             *_answering(config, host, node, plugins, tasks),
             *_looking(source, config, node, tasks),
             tasks.create_task(node.keep_probing(), name="probe"),
+            tasks.create_task(cordons.keep_watching(), name="watch cordons"),
             tasks.create_task(injection.watch(node.wake), name="watch the driver's files"),
             tasks.create_task(_listen(node, thread), name="listen"),
             tasks.create_task(_tell_features(config, host, node), name="tell features"),
             tasks.create_task(_tell_kubelet_settings(config, host, node), name="tell kubelet's settings"),
             *_claims(config, node, tasks),
             *_startup_taint(config, host, node, plugins, tasks),
+            *_metrics(config, node, thread, plugins, tasks),
             *_labels(config, host, node, plugins, tasks),
         ]
         await stop.wait()
@@ -138,6 +145,20 @@ def _labels(
         yield tasks.create_task(TopologyObject(config, host, node, plugins).run(), name="keep the topology object")
 
 
+def _metrics(
+    config: Config, node: Node, thread: NvmlThread, plugins: Plugins, tasks: asyncio.TaskGroup
+) -> Iterator[asyncio.Task[None]]:
+    if config.metrics.enabled:
+        yield tasks.create_task(_serve_metrics(config, node, thread, plugins), name="metrics")
+
+
+async def _serve_metrics(config: Config, node: Node, thread: NvmlThread, plugins: Plugins) -> None:
+    await node.looked.wait()
+    from gpuplugin.daemon.metrics import Metrics  # noqa: PLC0415 - not before kubelet is served
+
+    await Metrics(config, node, thread, plugins).run()
+
+
 async def _tell_features(config: Config, host: Host, node: Node) -> None:
     await node.looked.wait()
     if node.inventory is not None:
@@ -156,7 +177,12 @@ async def _listen(node: Node, thread: NvmlThread) -> None:
     await node.looked.wait()
     from gpuplugin.discovery.udev import HotPlug  # noqa: PLC0415 - not before kubelet is served
 
-    xids = XidWatch(thread, node.on_xid, node.on_events_trouble, _tell_unwatched)
+    def heard(event: XidEvent) -> None:
+        gpus = node.inventory.gpus if node.inventory else ()
+        instruments.XIDS.saw(event, next((gpu.index for gpu in gpus if gpu.uuid == event.gpu), None))
+        node.on_xid(event)
+
+    xids = XidWatch(thread, heard, node.on_events_trouble, _tell_unwatched)
     plugging = HotPlug(node.wake, lambda reason: log.warning("hot plug", reason=reason))
     try:
         xids.start()

@@ -53,15 +53,16 @@ class Holding:
 class Observed:
     """All that a snapshot is made of.
 
-    telemetry: of the GPUs that could be measured · holdings: None where kubelet does not tell · health: of each device
-    that is handed out, by GPU and instance · resources: name, usable and withdrawn devices · free: by who hands them
-    out · last_xids: by GPU and instance · at: seconds since the epoch · took: seconds.
+    telemetry: of the GPUs that could be measured · holdings: what kubelet said last; pods_known: whether it does now ·
+    health: of each device that is handed out, by GPU and instance · resources: name, usable and withdrawn devices ·
+    free: by who hands them out · last_xids: by GPU and instance · at: seconds since the epoch · took: seconds.
     """
 
     inventory: Inventory
     hostname: str = ""
     telemetry: Mapping[GpuUuid, Telemetry] = field(default_factory=lambda: MappingProxyType({}))
-    holdings: tuple[Holding, ...] | None = ()
+    holdings: tuple[Holding, ...] = ()
+    pods_known: bool = True
     health: Mapping[tuple[GpuUuid, int | None], DeviceHealth] = field(default_factory=lambda: MappingProxyType({}))
     resources: tuple[tuple[str, int, int], ...] = ()
     free: Mapping[str, Alignment] = field(default_factory=lambda: MappingProxyType({}))
@@ -84,7 +85,7 @@ class _Device:
 
 def families(observed: Observed, device_series: Sequence[Series] = registry.DEVICE_SERIES) -> Iterator[Family]:
     """Give all families but those of `instruments`. device_series: those of dcgm-exporter's that are wanted."""
-    holders = _by_device(observed.holdings or ())
+    holders = _by_device(observed.holdings)
     devices = [
         device
         for gpu in observed.inventory.gpus
@@ -99,7 +100,7 @@ def families(observed: Observed, device_series: Sequence[Series] = registry.DEVI
         if series.quantity is not None:
             yield _measured(series, measured.get(series.quantity, ()))
     keys = {(device.gpu, device.instance): device.key for device in devices}
-    yield _allocations(observed.holdings or (), keys)
+    yield _allocations(observed.holdings, keys)
     yield from _health(observed, keys)
     yield from _node(observed)
 
@@ -227,6 +228,6 @@ def _node(observed: Observed) -> Iterator[Family]:
             Sample(labels({"measured": "no"}), len(observed.inventory.gpus) - measured),
         ],
     )
-    yield Family(registry.PODS_KNOWN, [Sample("", int(observed.holdings is not None))])
+    yield Family(registry.PODS_KNOWN, [Sample("", int(observed.pods_known))])
     yield Family(registry.COLLECTED, [Sample("", observed.at)])
     yield Family(registry.COLLECTION, [Sample("", observed.took)])

@@ -146,7 +146,7 @@ def test_fragmentation_is_told_by_node_and_as_what_still_fits():
 
 
 def test_kubelets_silence_is_told():
-    assert series(Observed(inventory(), holdings=None), "gpuplugin_pod_resources_up")[0][1] == 0
+    assert series(Observed(inventory(), pods_known=False), "gpuplugin_pod_resources_up")[0][1] == 0
     assert series(Observed(inventory()), "gpuplugin_pod_resources_up")[0][1] == 1
 
 
@@ -161,7 +161,7 @@ def test_no_series_is_there_twice_whoever_holds_what(held):
 
 def test_all_of_it_is_in_the_registry_with_its_labels():
     machine = inventory(gpu(0, "1g.10gb"))
-    for family in families(Observed(machine, "n", measured(machine), (holding(0),), {("GPU-0", None): HEALTHY})):
+    for family in families(Observed(machine, "n", measured(machine), (holding(0),), health={("GPU-0", None): HEALTHY})):
         assert registry.REGISTRY[family.series.name] == family.series
         for sample in family.samples:
             assert read_labels(sample.labels).keys() <= set(family.series.labels)
@@ -175,9 +175,9 @@ def test_promtool_takes_it_and_finds_fault_only_with_names_that_are_dcgm_exporte
         "n",
         measured(machine),
         (holding(0, instance=1), holding(1)),
-        {("GPU-0", 1): HEALTHY, ("GPU-1", None): sick},
-        (("nvidia.com/gpu", 1, 1),),
-        {"claims": alignment(machine, {1})},
+        health={("GPU-0", 1): HEALTHY, ("GPU-1", None): sick},
+        resources=(("nvidia.com/gpu", 1, 1),),
+        free={"claims": alignment(machine, {1})},
     )
     status, said = promtool("check", "metrics", text=Exposition(families(observed)).plain.decode())
     assert "error while linting" not in said
