@@ -150,7 +150,6 @@ with grpc.insecure_channel(f"unix:{folder}/kubelet.sock") as kubelet:
 print("registered", flush=True)
 ended.wait()
 server.stop(0)
-os.unlink(path)
 """
 
 
