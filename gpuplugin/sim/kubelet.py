@@ -19,9 +19,9 @@ import grpc.aio
 
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
-from gpuplugin.sim.alignment import Nodes, Policy, align, decide
 from gpuplugin.sim.dialled_plugin import Call, DialledPlugin, Refused
 from gpuplugin.sim.late_socket import LateSocket
+from gpuplugin.topology.affinity import Nodes, Policy, align, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

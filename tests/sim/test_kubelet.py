@@ -11,8 +11,8 @@ import pytest
 
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
-from gpuplugin.sim.alignment import Policy
 from gpuplugin.sim.kubelet import StandInKubelet
+from gpuplugin.topology.affinity import Policy
 
 GPU = "nvidia.com/gpu"
 EIGHT = {f"g{i}": (True, i // 4) for i in range(8)}

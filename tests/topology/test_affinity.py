@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplugin.sim.alignment import Decision, Policy, align, decide
+from gpuplugin.topology.affinity import Decision, Policy, Want, align, decide, decide_together
 
 NONE, BEST, RESTRICTED, SINGLE = Policy
 
@@ -88,3 +88,48 @@ def test_what_single_numa_node_admits_fits_its_affinity(devices, data):
         assert decision.affinity is not None
         assert len(decision.affinity) == 1
         assert len(align(decision.affinity, devices, free).on) >= count
+
+
+CPUS = machine("k0", "l0", "m0", "n0", "o1", "p1", "q1", "r1")
+
+
+@pytest.mark.parametrize(
+    ("policy", "gpus", "free_gpus", "cpus", "free_cpus", "affinity"),
+    [
+        (SINGLE, 4, "abcdefgh", 4, "klmnopqr", {0}),
+        (SINGLE, 4, "abcdefgh", 4, "lmnopqr", {1}),
+        (SINGLE, 4, "abcdfgh", 4, "lmnopqr", None),  # node 0 is short of a CPU and node 1 of a GPU
+        (SINGLE, 4, "abcdefgh", 5, "klmnopqr", None),
+        (RESTRICTED, 4, "abcdefgh", 5, "klmnopqr", None),  # one node for the GPUs, and two for the CPUs: never the same
+        (RESTRICTED, 5, "abcdefgh", 5, "klmnopqr", {0, 1}),
+    ],
+)
+def test_gpus_and_cpus_have_to_want_the_same_nodes(policy, gpus, free_gpus, cpus, free_cpus, affinity):
+    wants = [Want(EIGHT, set(free_gpus), gpus), Want(CPUS, set(free_cpus), cpus)]
+    decision = decide_together(policy, NODES, wants)
+    assert decision.admitted == (affinity is not None)
+    if affinity is not None:
+        assert decision.affinity == affinity
+
+
+def test_who_has_no_nodes_does_not_care():
+    flat = machine("a", "b")
+    assert decide_together(SINGLE, NODES, [Want(flat, {"a"}, 2), Want(CPUS, set("pq"), 2)]).affinity == {1}
+    assert decide_together(RESTRICTED, NODES, [Want(flat, {"a"}, 1)]) == Decision(True, frozenset(NODES))
+
+
+@given(
+    st.sampled_from([RESTRICTED, SINGLE]),
+    st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.frozensets(st.sampled_from(range(4)), max_size=2)),
+    st.data(),
+)
+def test_one_kind_alone_is_decided_the_same_by_both(policy, devices, data):
+    free = data.draw(st.sets(st.sampled_from(sorted(devices)))) if devices else set()
+    count = data.draw(st.integers(1, 8))
+    alone, among = (
+        decide(policy, range(4), devices, free, count),
+        decide_together(policy, range(4), [Want(devices, free, count)]),
+    )
+    assert alone.admitted == among.admitted
+    if alone.admitted:
+        assert alone.affinity == among.affinity

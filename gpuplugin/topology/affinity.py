@@ -1,8 +1,10 @@
-"""What kubelet's Topology Manager decides for one container that asks one device plugin: admitted or not, and where.
+"""What kubelet's Topology Manager decides for one container: admitted or not, and on which NUMA nodes.
 
-Pure, and apart from the stand-in kubelet that asks it, so that the decisions can be read and tested as tables. With a
-single hint provider, kubelet's merge of all permutations comes down to "the best of that provider's hints", which is
-what is written here (kubelet 1.37, pkg/kubelet/cm/topologymanager and devicemanager/topology_hints.go).
+Pure, and apart from those who ask (the stand-in kubelet, `gpuplugin explain`), so that the decisions can be read and
+tested as tables. With a single hint provider, kubelet's merge of all permutations comes down to "the best of that
+provider's hints"; with several, to the best node set that each of them prefers, where there is one: kubelet calls a
+permutation preferred only when all its hints are, and name the same nodes (kubelet 1.37, pkg/kubelet/cm:
+topologymanager, devicemanager/topology_hints.go, cpumanager/policy_static.go).
 """
 
 from __future__ import annotations
@@ -76,6 +78,43 @@ def decide(
         found = [hint for hint in found if hint.preferred and len(hint.nodes) == 1]
     best = min(found, key=lambda hint: hint.rank, default=Hint(everywhere, preferred=False))
     return _decision(policy, best, everywhere)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """So many pieces of one kind: devices of a resource, or CPUs. nodes, free: as in `decide`."""
+
+    nodes: Mapping[str, Nodes]
+    free: AbstractSet[str]
+    count: int
+
+
+def decide_together(policy: Policy, machine: Collection[int], wants: Collection[Want]) -> Decision:
+    """Decide on a container that asks for several kinds of things at once.
+
+    For a strict policy. Where `best-effort` puts what nobody prefers hangs on the order in which kubelet tries, and is
+    not told: the affinity is then the whole machine.
+    """
+    if policy is Policy.NONE:
+        return Decision(admitted=True, affinity=None)
+    everywhere = frozenset(machine)
+    common = together(policy, everywhere, wants)
+    best = min((Hint(nodes, preferred=True) for nodes in common), key=lambda hint: hint.rank, default=None)
+    return _decision(policy, best or Hint(everywhere, preferred=False), everywhere)
+
+
+def together(policy: Policy, machine: Nodes, wants: Collection[Want]) -> frozenset[Nodes]:
+    """Every node set that all of them prefer; the whole machine where none of them cares."""
+    choices = [
+        frozenset(
+            hint.nodes
+            for hint in (hints(machine, want.nodes, want.free, want.count) if len(want.free) >= want.count else ())
+            if hint.preferred and (policy is not Policy.SINGLE_NUMA_NODE or len(hint.nodes) == 1)
+        )
+        for want in wants
+        if any(want.nodes.values())
+    ]
+    return frozenset.intersection(*choices) if choices else frozenset({machine})
 
 
 def _decision(policy: Policy, best: Hint, everywhere: Nodes) -> Decision:
