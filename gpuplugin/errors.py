@@ -41,6 +41,7 @@
     ├── RuntimeUnreachable        no container runtime answers at a CRI socket; carries the sockets tried
     ├── RuntimeConfigRefused      a runtime's configuration cannot be edited as it is; carries path and line
     ├── MpsControlFailed          the driver's MPS control program did not do as told; carries the command
+    ├── CordonRefused             a GPU cannot be cordoned as asked; the text names the GPU, the reason or the file
     ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
         ├── UnknownDevice         the id is none of ours
@@ -310,6 +311,10 @@ class MpsControlFailed(GpuPluginError):
     def __init__(self, command: str, why: str) -> None:
         self.command = command
         super().__init__(f"{command}: {why}")
+
+
+class CordonRefused(GpuPluginError):
+    """A wish to take a GPU out of service, or let it back, that cannot be met; the text says what can be."""
 
 
 class DemoFailed(GpuPluginError):

@@ -6,6 +6,7 @@ What a verb does is in its own file, imported when the verb runs, so that help a
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -117,6 +118,44 @@ def inventory(json: Json = False, simulate: Simulate = None) -> None:
     from gpuplugin.cli import inventory as verb  # noqa: PLC0415
 
     verb.show(simulate, as_json=json)
+
+
+State = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where it is kept, if not in GPUPLUGIN_PATHS_STATE (paths.state).")
+]
+
+
+@app.command()
+def cordon(
+    gpu: Annotated[str | None, typer.Argument(metavar="GPU", help="Its index, UUID or PCI address.")] = None,
+    reason: Annotated[str, typer.Option(help="Why, for everybody who wonders; one line.")] = "",
+    state: State = None,
+    simulate: Simulate = None,
+    json: Json = False,
+) -> None:
+    """Take one GPU out of service, until `gpuplugin uncordon`.
+
+    No new pod and no new claim gets it; those that have it go on. It holds over restarts, of the daemon and of the
+    machine. Without GPU: list what is cordoned. JSON: a list of gpu, reason, since.
+    """
+    from gpuplugin.cli import cordon as verb  # noqa: PLC0415
+
+    if gpu is None:
+        verb.show(state, as_json=json)
+    else:
+        verb.cordon(gpu, reason, state, simulate)
+
+
+@app.command()
+def uncordon(
+    gpu: Annotated[str, typer.Argument(metavar="GPU", help="Its index, UUID or PCI address.")],
+    state: State = None,
+    simulate: Simulate = None,
+) -> None:
+    """Let a GPU that was cordoned back into service."""
+    from gpuplugin.cli import cordon as verb  # noqa: PLC0415
+
+    raise typer.Exit(verb.uncordon(gpu, state, simulate))
 
 
 @app.command()

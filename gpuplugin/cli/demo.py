@@ -65,6 +65,7 @@ class _Demo:
             "paths-kubelet": str(folder),
             "kubelet-socket": str(self._kubelet.socket),
             "paths-cdi": str(folder / "cdi"),
+            "paths-state": str(folder / "state"),
             "health-probe-seconds": str(PROBE_SECONDS),
             "health-recovery-probes": str(PROBES),
             "health-quiet-seconds": str(QUIET_SECONDS),

@@ -315,6 +315,7 @@ class Paths(_Section, frozen=True):
     sysfs: AbsolutePath = "/sys"
     proc: AbsolutePath = "/proc"
     status: OptionalPath = None
+    state: AbsolutePath = "/var/lib/gpuplugin"
     kubeconfig: OptionalPath = None
 
     @property

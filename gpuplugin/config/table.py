@@ -369,6 +369,12 @@ SETTINGS: tuple[Setting, ...] = (
         ("paths-status",),
     ),
     Setting(
+        "paths.state",
+        "Our own folder for what must outlive us: GPUs that were cordoned",
+        ("GPUPLUGIN_PATHS_STATE",),
+        ("paths-state",),
+    ),
+    Setting(
         "paths.kubeconfig",
         "How the Kubernetes API is reached; the pod's service account unless set",
         ("KUBECONFIG",),

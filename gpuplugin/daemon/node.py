@@ -23,7 +23,7 @@ from gpuplugin.model.xid import describe
 from gpuplugin.model.xid import kind as xid_kind
 from gpuplugin.plan.desired import Facts, all_units, desired
 from gpuplugin.plan.faults import FaultKind, Policy, policy
-from gpuplugin.plan.health import Health, Recovery, after_probe, after_xid, forget
+from gpuplugin.plan.health import Health, Recovery, after_probe, after_xid, forget, with_cordons
 from gpuplugin.plan.mps import groups as mps_groups
 from gpuplugin.plan.units import Units
 from gpuplugin.serving.latest import Latest
@@ -84,6 +84,7 @@ class Node:
         self._facts = Facts(self._health)
         self._delivery = Delivery.of(config)
         self._tables: asyncio.Task[Tables] | None = None
+        self._cordons: Mapping[GpuUuid, str] = {}
         self._conditions: dict[GpuUuid, Condition] = {}
         self._trouble = ""
         self._retry = FIRST_RETRY_SECONDS
@@ -119,6 +120,11 @@ class Node:
             await self._ask_mps()
             if self._incomplete():
                 self.wake("something is missing")
+
+    def cordon(self, cordons: Mapping[GpuUuid, str]) -> None:
+        """Keep exactly these GPUs out of service, each for its reason."""
+        self._cordons = cordons
+        self._set_health(self._with_cordons(self._health))
 
     def on_xid(self, event: XidEvent) -> None:
         """Take a GPU or an instance out of service at once, if this XID is one that does."""
@@ -201,7 +207,8 @@ class Node:
 
     def _take(self, inventory: Inventory) -> None:
         before, self.inventory = self.inventory, inventory
-        self._health = forget(self._health.with_unknown(""), frozenset(gpu.uuid for gpu in inventory.gpus))
+        known = forget(self._health.with_unknown(""), frozenset(gpu.uuid for gpu in inventory.gpus))
+        self._change_health(self._with_cordons(known))
         if inventory is before:
             return
         present = tuple(gpu.uuid for gpu in inventory.gpus)
@@ -243,11 +250,22 @@ class Node:
         return next((gpu.fault for gpu in gpus if gpu.uuid == uuid and gpu.fault), "")
 
     def _set_health(self, health: Health) -> None:
-        before, self._health = self._health, health
-        if health.told != before.told:
-            indexes = {gpu.uuid: gpu.index for gpu in self.inventory.gpus} if self.inventory else {}
-            fault_log.tell(before, health, indexes)
+        if self._change_health(health):
             self.offer()
+
+    def _change_health(self, health: Health) -> bool:
+        """Take it over, and say in the log what has come and gone. False: nothing that others are told of."""
+        before, self._health = self._health, health
+        if health.told == before.told:
+            return False
+        indexes = {gpu.uuid: gpu.index for gpu in self.inventory.gpus} if self.inventory else {}
+        fault_log.tell(before, health, indexes)
+        return True
+
+    def _with_cordons(self, health: Health) -> Health:
+        here = {gpu.uuid for gpu in self.inventory.gpus} if self.inventory else set()
+        cordons = {gpu: reason for gpu, reason in self._cordons.items() if gpu in here}
+        return with_cordons(health, cordons, time.monotonic())
 
     def offer(self) -> None:
         """Bring what is known to kubelet, and to those who follow `picture`; to be called when `held` says otherwise.

@@ -66,6 +66,7 @@ class GpuNode:
             "GPUPLUGIN_PATHS_PROC": str(self.host.root / "proc"),
             "GPUPLUGIN_NVML_STATE": str(self.state.path),
             "GPUPLUGIN_NVML_DEV": str(self.host.root / "dev"),
+            "GPUPLUGIN_PATHS_STATE": str(folder / "state"),
             "GPUPLUGIN_HEALTH_PROBE_SECONDS": "0.2",
             "GPUPLUGIN_HEALTH_QUIET_SECONDS": "1",
             "GPUPLUGIN_LOG_FORMAT": "json",

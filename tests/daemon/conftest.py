@@ -41,6 +41,7 @@ class Bench:
         settings = {
             "paths-kubelet": str(self.folder),
             "paths-cdi": str(self.folder / "cdi"),
+            "paths-state": str(self.folder / "state"),
             "health-probe-seconds": "0.1",
             "health-recovery-probes": "2",
             "health-quiet-seconds": "0.3",

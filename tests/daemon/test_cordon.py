@@ -1,0 +1,119 @@
+"""A GPU that an operator takes out of service stays out, whoever restarts, until it is let back."""
+
+import stat
+
+import pytest
+from structlog.testing import capture_logs
+
+from gpuplugin.daemon.cordon import LONGEST_REASON, Cordons, CordonWatch, gpu_uuid
+from gpuplugin.errors import CordonRefused
+from tests.daemon.conftest import GPU
+from tests.daemon.test_node import lines
+
+UUID = gpu_uuid("GPU-01234567-89ab-cdef-0123-456789abcdef")
+
+
+@pytest.fixture
+def cordons(tmp_path):
+    return Cordons(tmp_path / "state")
+
+
+def test_what_is_put_is_read_by_the_next_one_and_taken_away_once(cordons, tmp_path):
+    assert cordons.read() == {}
+    cordons.put(UUID, "fans  are\nloud")
+    again = Cordons(tmp_path / "state")
+    assert again.read()[UUID].reason == "fans are loud"
+    assert again.read()[UUID].since.endswith("+00:00")
+    assert again.take_away(UUID)
+    assert not again.take_away(UUID)
+    assert again.read() == {}
+
+
+def test_the_folder_is_for_its_owner_alone_and_holds_nothing_else(cordons, tmp_path):
+    path = cordons.put(UUID, "x")
+    for folder in (path.parent, path.parent.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == [f"{UUID}.json"]
+
+
+@pytest.mark.parametrize("reason", ["", "  \n", "x" * (LONGEST_REASON + 1), "a\x1b[31m"])
+def test_a_reason_is_one_line_for_people(cordons, reason):
+    with pytest.raises(CordonRefused, match="--reason"):
+        cordons.put(UUID, reason)
+    assert cordons.read() == {}
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_setting(tmp_path):
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(CordonRefused, match=r"paths\.state"):
+        Cordons(tmp_path / "state").put(UUID, "x")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"x"', "\x00"])
+def test_a_file_that_makes_no_sense_holds_all_the_same(cordons, text):
+    path = cordons.put(UUID, "x")
+    path.write_text(text)
+    assert str(path) in cordons.read()[UUID].reason
+
+
+def test_names_that_are_no_gpu_are_left_alone(cordons):
+    folder = cordons.put(UUID, "x").parent
+    (folder / "GPU-nonsense.json").write_text("{}")
+    (folder / f"{UUID}.txt").write_text("{}")
+    assert list(cordons.read()) == [UUID]
+
+
+def test_a_watch_tells_when_something_has_changed_and_only_then(cordons):
+    told = []
+    watch = CordonWatch(cordons, told.append)
+    watch.look()
+    watch.look()
+    path = cordons.put(UUID, "one")
+    watch.look()
+    watch.look()
+    path.write_text('{"reason": "by hand"}')
+    watch.look()
+    cordons.take_away(UUID)
+    watch.look()
+    assert told == [{}, {UUID: "one"}, {UUID: "by hand"}, {}]
+
+
+@pytest.mark.parametrize("text", ["GPU-x", "", "3", f"{UUID} ", f"MIG-{UUID[4:]}", f"../{UUID}"])
+def test_what_is_no_uuid(text):
+    assert gpu_uuid(text) is None
+
+
+def test_a_uuid_is_brought_to_nvmls_spelling():
+    assert gpu_uuid(UUID.upper()) == UUID
+
+
+async def test_a_cordoned_gpu_is_not_given_out_also_by_the_next_daemon(bench):
+    uuid = bench.state.snapshot.gpu(3).uuid
+    cordons = Cordons(bench.folder / "state")
+    with capture_logs() as logs:
+        async with bench.daemon():
+            await bench.usable(8)
+            held = await bench.kubelet.admit("holds", GPU, 4)
+            cordons.put(uuid, "coolant leak")
+            await bench.usable(7)
+            assert uuid in held.ids, "the pod that has it goes on"
+        async with bench.daemon():
+            await bench.usable(7)
+            cordons.take_away(uuid)
+            await bench.usable(8)
+    first, second = lines(logs, "withdrawn")
+    assert first["reason"] == second["reason"] == "cordoned: coolant leak"
+    assert (first["devices"], first["gpus"]) == ([uuid], [3])
+    assert [line["fault"] for line in lines(logs, "fault ended")] == ["cordoned"]
+
+
+async def test_a_cordoned_gpu_that_is_unplugged_is_cordoned_when_it_is_back(bench):
+    Cordons(bench.folder / "state").put(bench.state.snapshot.gpu(7).uuid, "x")
+    async with bench.daemon(rescan_seconds="1"):
+        await bench.usable(7)
+        gone = bench.machine.unplug(7)
+        await bench.kubelet.until(lambda: len(bench.kubelet.devices(GPU)) == 7, 20, "seven devices")
+        bench.machine.plug(gone)
+        await bench.kubelet.until(lambda: len(bench.kubelet.devices(GPU)) == 8, 20, "eight devices")
+        assert bench.kubelet.allocatable(GPU) == 7
