@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 GPU = "nvidia.com/gpu"
-QUICK = os.environ.get("GPUPLUGIN_BENCH_QUICK") == "1"
+QUICK = os.environ.get("GPUPLUGIN_TEST_BENCH_QUICK") == "1"
 """Tiny counts: to see that a bench runs, not to measure."""
 
 

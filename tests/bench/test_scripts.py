@@ -16,7 +16,7 @@ def test_it_runs_and_prints_what_it_measured(script):
     ran = subprocess.run(
         [sys.executable, script],
         check=False,
-        env={**os.environ, "GPUPLUGIN_BENCH_QUICK": "1"},
+        env={**os.environ, "GPUPLUGIN_TEST_BENCH_QUICK": "1"},
         cwd=ROOT,
         capture_output=True,
         text=True,

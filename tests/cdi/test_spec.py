@@ -17,7 +17,7 @@ from cdi.spec import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, 
 from cdi.validate import annotation_problems, decode, refusals, validate
 from gpuplugin.errors import CdiInvalid
 
-COMPARED = int(os.environ.get("GPUPLUGIN_CDI_DOCUMENTS", "2000"))
+COMPARED = int(os.environ.get("GPUPLUGIN_TEST_CDI_DOCUMENTS", "2000"))
 
 EDITS = ContainerEdits(env=("A=1",))
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplugin.__main__ import main
 
-UPDATE = os.environ.get("GPUPLUGIN_UPDATE_GOLDEN") == "1"
+UPDATE = os.environ.get("GPUPLUGIN_TEST_UPDATE_GOLDEN") == "1"
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -37,12 +37,12 @@ def cli(capsys):
 
 @pytest.fixture
 def golden():
-    """Compare with a file under tests/golden; GPUPLUGIN_UPDATE_GOLDEN=1 writes the files anew."""
+    """Compare with a file under tests/golden; GPUPLUGIN_TEST_UPDATE_GOLDEN=1 writes the files anew."""
 
     def compare(name, text):
         file = GOLDEN / name
         if UPDATE:
             file.write_text(text)
-        assert text == file.read_text(), f"{file}: differs; if that is meant, run with GPUPLUGIN_UPDATE_GOLDEN=1"
+        assert text == file.read_text(), f"{file}: differs; if that is meant, run with GPUPLUGIN_TEST_UPDATE_GOLDEN=1"
 
     return compare

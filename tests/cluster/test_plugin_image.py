@@ -125,8 +125,8 @@ def test_sizes(layers: Layers):
 @pytest.fixture
 def builder(tmp_path: Path) -> list[str]:
     """A buildah of its own, with a Debian 12 made from packages in the place of the registry's."""
-    if not os.environ.get("GPUPLUGIN_MORE"):
-        pytest.skip("left out, the Containerfile itself: two minutes, with GPUPLUGIN_MORE=1")
+    if not os.environ.get("GPUPLUGIN_TEST_MORE"):
+        pytest.skip("left out, the Containerfile itself: two minutes, with GPUPLUGIN_TEST_MORE=1")
     absent = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
     if absent:
         pytest.skip(f"left out, the Containerfile itself: no {', '.join(absent)}")

@@ -17,7 +17,7 @@ from onenode.pods import busybox_pod
 
 pytestmark = pytest.mark.cluster
 
-TIMES = 20 if os.environ.get("GPUPLUGIN_MORE") != "1" else 100
+TIMES = 20 if os.environ.get("GPUPLUGIN_TEST_MORE") != "1" else 100
 
 
 class Holders:

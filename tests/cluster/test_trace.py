@@ -49,6 +49,8 @@ def test_real_kubelet_calls_what_was_recorded(bare_node: GpuNode, short_folder: 
         for step in SCENARIO:
             take(step, bare_node)
         trace = list(relay.trace)
-    if os.environ.get("GPUPLUGIN_UPDATE_GOLDEN") == "1":
+    if os.environ.get("GPUPLUGIN_TEST_UPDATE_GOLDEN") == "1":
         record(trace)
-    assert trace == recorded(), "if a newer kubelet calls otherwise, the stand-in must too: GPUPLUGIN_UPDATE_GOLDEN=1"
+    assert trace == recorded(), (
+        "if a newer kubelet calls otherwise, the stand-in must too: GPUPLUGIN_TEST_UPDATE_GOLDEN=1"
+    )

@@ -311,7 +311,7 @@ class Cluster:
         if holder != self.layout.state:
             raise OccupiedError(
                 f"{KUBELET_FOLDER} is held by the test cluster of {holder}: "
-                f"GPUPLUGIN_CLUSTER_STATE={holder} python tests/cluster/rig.py down"
+                f"GPUPLUGIN_TEST_CLUSTER_STATE={holder} python tests/cluster/rig.py down"
             )
 
     def _write_containerd_configuration(self) -> None:

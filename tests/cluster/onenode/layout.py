@@ -72,5 +72,5 @@ class Layout:
 
 
 def state_folder() -> Path:
-    """$GPUPLUGIN_CLUSTER_STATE, or the usual place."""
-    return Path(os.environ.get("GPUPLUGIN_CLUSTER_STATE") or "/tmp/gpuplugin-cluster").absolute()
+    """$GPUPLUGIN_TEST_CLUSTER_STATE, or the usual place."""
+    return Path(os.environ.get("GPUPLUGIN_TEST_CLUSTER_STATE") or "/tmp/gpuplugin-cluster").absolute()
