@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Owner(Enum):
     """Which of the two may hand a GPU out. The value is for people."""
 
-    DEVICE_PLUGIN = "device plugin"
+    DEVICE_PLUGIN = "the device plugin"
     CLAIMS = "claims"
 
 

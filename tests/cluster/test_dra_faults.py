@@ -205,6 +205,7 @@ def test_gpu_that_a_pod_has_from_the_device_plugin_is_withheld_from_claims_until
     bare.end_claims("claimed", "rest")
 
 
+@pytest.mark.kubelet(topology_policy="none")  # six of eight are on both NUMA nodes
 def test_gpu_that_a_claim_has_is_withheld_from_the_device_plugin_until_it_is_unprepared(node: ClaimNode):
     held = node.in_container(node.claiming("claimed", request("gpus", 2)))
     node.stop()
