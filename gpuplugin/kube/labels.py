@@ -109,13 +109,13 @@ class LabelsInFeature:
 
     async def write(self, labels: Mapping[str, str]) -> None:
         """Have exactly these; the object is made where it is not there. Raises KubeError's kinds."""
+        name = f"{_PREFIX}{self._node}"
         body = {
             "apiVersion": NODE_FEATURES.api_version,
             "kind": NODE_FEATURES.name,
-            "metadata": {"labels": {NODE_NAME_LABEL: self._node}},
+            "metadata": {"name": name, "namespace": self._namespace, "labels": {NODE_NAME_LABEL: self._node}},
             "spec": {"features": {"flags": {}, "attributes": {}, "instances": {}}, "labels": dict(labels)},
         }
-        name = f"{_PREFIX}{self._node}"
         await self._kube.apply(NODE_FEATURES, name, body, namespace=self._namespace, manager=MANAGER)
 
 
