@@ -42,6 +42,7 @@
     ├── RuntimeConfigRefused      a runtime's configuration cannot be edited as it is; carries path and line
     ├── MpsControlFailed          the driver's MPS control program did not do as told; carries the command
     ├── CordonRefused             a GPU cannot be cordoned as asked; the text names the GPU, the reason or the file
+    ├── NothingToExplain          nothing here has that name, or nobody can tell; the text says what there is
     ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
         ├── UnknownDevice         the id is none of ours
@@ -315,6 +316,10 @@ class MpsControlFailed(GpuPluginError):
 
 class CordonRefused(GpuPluginError):
     """A wish to take a GPU out of service, or let it back, that cannot be met; the text says what can be."""
+
+
+class NothingToExplain(GpuPluginError):
+    """What `gpuplugin explain` was asked cannot be answered; the text says why, and what there is."""
 
 
 class DemoFailed(GpuPluginError):

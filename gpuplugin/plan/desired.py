@@ -166,7 +166,7 @@ def _health(unit: Unit, facts: Facts) -> DeviceHealth:
         unit.isolated,
         "" if not known.usable else unit.gpu.fault or "",
         facts.injection.get(unit.uuid, ""),
-        "" if unit.isolated else _mps_trouble(unit, facts.mps),
+        "" if unit.isolated else mps_trouble(unit, facts.mps),
         facts.held.get(unit.gpu.uuid, ""),
     )
 
@@ -185,7 +185,8 @@ def _unless(known: DeviceHealth, *texts: str) -> DeviceHealth:
     return DeviceHealth(Level.UNHEALTHY, "; ".join(reasons)) if reasons else known
 
 
-def _mps_trouble(unit: Unit, states: Mapping[ResourceName, MpsState]) -> str:
+def mps_trouble(unit: Unit, states: Mapping[ResourceName, MpsState]) -> str:
+    """Say why a device that is shared by MPS cannot be had, "" where it can or is shared otherwise."""
     if unit.share is None or unit.share.kind is not Kind.MPS:
         return ""
     if unfit := mps_plan.unfit(unit):
