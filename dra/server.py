@@ -6,7 +6,6 @@ A call has many claims; each has an answer of its own, and one that fails keeps 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from gpuplugin.pb import dra_v1_pb2 as v1
 from gpuplugin.pb import dra_v1_pb2_grpc as v1_rpc
 from gpuplugin.pb import dra_v1beta1_pb2 as v1beta1
 from gpuplugin.pb import dra_v1beta1_pb2_grpc as v1beta1_rpc
+from gpuplugin.serving import operation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dra.prepare import Preparing
 
 log = structlog.get_logger()
-_operations = itertools.count(1)
 _DONE = {"prepare": "claim prepared", "unprepare": "claim unprepared"}
 
 
@@ -78,7 +77,7 @@ class ClaimCalls:
         self, what: str, claim: ClaimName, call: Callable[[ClaimName], Awaitable[Record | None]]
     ) -> tuple[Record | None, str]:
         """Make one claim's call: its result, and what went wrong, which kubelet puts into the pod's Event."""
-        about = {"operation": next(_operations), "claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid}
+        about = {"operation": operation.begin(), "claim": f"{claim.namespace}/{claim.name}", "uid": claim.uid}
         began = time.perf_counter()
         try:
             record = await call(claim)

@@ -85,6 +85,7 @@ def _run(config: Config, host: Host, file: Path | None, given: Mapping[str, str 
     with asyncio.Runner() as runner:
         stop, source = asyncio.Event(), ConfigSource(file, os.environ, given)
         runner.get_loop().add_signal_handler(signal.SIGHUP, source.asked.set)
+        runner.get_loop().add_signal_handler(signal.SIGUSR1, logs.toggle_debug)
         for number in (signal.SIGTERM, signal.SIGINT):
             runner.get_loop().add_signal_handler(number, _stopping, number, stop)
         runner.run(serve(config, host, stop, source))

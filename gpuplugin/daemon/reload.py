@@ -17,6 +17,7 @@ from gpuplugin.config import Config, load_with_sources
 from gpuplugin.config.reading import leaves
 from gpuplugin.config.show import default
 from gpuplugin.config.table import CONFIG_FILE
+from gpuplugin.daemon import logs
 from gpuplugin.errors import ConfigError
 from gpuplugin.serving.socket import identity
 
@@ -47,6 +48,7 @@ AT_ONCE = (
     "imex.",
     "health.",
     "rescanSeconds",
+    "log.level",
 )
 """Settings, and sections of settings, that hold from the next look on; all others are read at the start alone."""
 
@@ -119,6 +121,7 @@ class Reload:
         if changed:
             log.info("configuration in force", changed=changed, file=file)
             self._config = config
+            logs.set_level(config.log.level)
             self._apply(config)
         elif asked:
             log.info("configuration unchanged", file=file)

@@ -187,7 +187,7 @@ async def _listen(node: Node, thread: NvmlThread) -> None:
     try:
         xids.start()
         if trouble := plugging.start():
-            log.info("hot plug", reason=trouble)
+            log.info("hot plug is found by looking alone", reason=trouble)
         async for _ in node.gpus_changed.follow():
             try:
                 await xids.rearm()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from gpuplugin.topology.allocate import Tables
 
 log = structlog.get_logger()
-_operations = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,6 @@ def _tell(offer: Offer, containers: list[list[str]], seconds: float) -> None:
         ALLOCATIONS.inc(offer.resource.name)
         log.info(
             "allocated",
-            operation=next(_operations),
             resource=offer.resource.name,
             devices=devices,
             why=offer.why(devices),
@@ -175,5 +172,5 @@ _CODES: dict[type[AllocationError], grpc.StatusCode] = {
 
 async def _refuse(context: Any, offer: Offer, call: str, error: AllocationError) -> None:
     ALLOCATION_ERRORS.inc(offer.resource.name, call, reason(error))
-    log.warning("refused", operation=next(_operations), call=call, resource=offer.resource.name, reason=str(error))
+    log.warning("refused", call=call, resource=offer.resource.name, reason=str(error))
     await context.abort(_CODES.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))

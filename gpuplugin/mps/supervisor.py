@@ -244,7 +244,7 @@ class Supervisor:
         rest = self._rests.setdefault(resource, _Rest())
         seconds = min(FIRST_REST_SECONDS * 2**rest.failures, LONGEST_REST_SECONDS)
         if reason != rest.reason:
-            log.error(reason, resource=resource, next_try_seconds=seconds)
+            log.error("MPS control daemon does not run", resource=resource, reason=reason, next_try_seconds=seconds)
         rest.failures, rest.until, rest.reason = rest.failures + 1, self._now() + seconds, reason
 
     async def _give_back(self, wanted: tuple[MpsGroup, ...]) -> None:

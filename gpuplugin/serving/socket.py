@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 
 from gpuplugin.errors import SocketError
+from gpuplugin.serving.operation import Operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,7 @@ class ListeningSocket:
         path = self.folder / f"{self._stem}{time.time_ns():x}.sock"
         self._check(path)
         self._clear_up()
-        server = grpc.aio.server()
+        server = grpc.aio.server(interceptors=[Operations()])
         self._add_services(server)
         try:
             server.add_insecure_port(f"unix:{path}")

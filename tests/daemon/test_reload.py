@@ -22,7 +22,7 @@ SLICES = Sharing(time_slicing=TimeSlicing(resources=(ReplicatedResource(GPU, 4, 
         (Config(rescan_seconds=5.0), ("rescanSeconds",), ()),
         (Config(health=Health(disable=(13,))), ("health.disable",), ()),
         (Config(flags=Flags(mig_strategy="mixed")), ("flags.migStrategy",), ()),
-        (Config(paths=Paths(cdi="/x"), log=Log(level="debug")), (), ("paths.cdi", "log.level")),
+        (Config(paths=Paths(cdi="/x"), log=Log(level="debug")), ("log.level",), ("paths.cdi",)),
         (
             Config(flags=Flags(mig_strategy="single", nvidia_driver_root="/d")),
             ("flags.migStrategy",),
@@ -68,8 +68,8 @@ def test_a_file_that_is_refused_is_told_of_once_and_changes_nothing(tmp_path):
 
 
 def test_what_waits_for_a_start_is_told_once(tmp_path):
-    _, logs = read(tmp_path, "", ["log: {level: debug}", "log: {level: debug}\nrescanSeconds: 6"])
-    assert [line["keys"] for line in lines(logs, "settings that hold from the next start on")] == [("log.level",)]
+    _, logs = read(tmp_path, "", ["log: {format: text}", "log: {format: text}\nrescanSeconds: 6"])
+    assert [line["keys"] for line in lines(logs, "settings that hold from the next start on")] == [("log.format",)]
 
 
 def test_environment_and_flags_hold_over_any_file(tmp_path):
