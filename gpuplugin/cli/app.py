@@ -95,7 +95,13 @@ def mps_control(context: typer.Context) -> None:
 
 
 @app.command()
-def topo(json: Json = False, simulate: Simulate = None) -> None:
+def topo(
+    json: Json = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a picture of the node instead, with who holds what.")
+    ] = None,
+    simulate: Simulate = None,
+) -> None:
     """Show how GPUs and NICs reach each other.
 
     The matrix of `nvidia-smi topo -m`, with PCIe switches and the nearest NICs beside it.
@@ -104,7 +110,7 @@ def topo(json: Json = False, simulate: Simulate = None) -> None:
     """
     from gpuplugin.cli import topo as verb  # noqa: PLC0415
 
-    verb.show(simulate, as_json=json)
+    verb.show(simulate, as_json=json, svg=svg)
 
 
 @app.command()

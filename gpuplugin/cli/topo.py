@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpuplugin.cli.look import add_troubles, look
 from gpuplugin.cli.output import Cell, Page, show_json
+from gpuplugin.config import load
+from gpuplugin.errors import PodResourcesUnavailable
+from gpuplugin.model.ids import GpuUuid, without_replica
 from gpuplugin.topology.matrix import LEGEND, Matrix, matrix
 
 if TYPE_CHECKING:
+    from gpuplugin.model.ids import DeviceUuid
     from gpuplugin.model.inventory import Inventory
 
 _STYLES = {"X": "dim", "NV": "green", "PIX": "cyan", "PXB": "cyan", "SYS": "dim"}
 
 
-def show(simulate: str | None, *, as_json: bool) -> None:
-    """Print the matrix of this machine or of a simulated one."""
+def show(simulate: str | None, *, as_json: bool, svg: Path | None = None) -> None:
+    """Print the matrix of this machine or of a simulated one, or write its picture to a file (``-``: print it)."""
     inventory = look(simulate)
-    if as_json:
+    if svg is not None:
+        from gpuplugin.cli.svg import draw  # noqa: PLC0415 - few want a picture
+
+        picture = draw(inventory, {} if simulate else asyncio.run(_holders()))
+        if str(svg) == "-":
+            print(picture, end="")
+        else:
+            svg.write_text(picture)
+    elif as_json:
         show_json({**msgspec.to_builtins(matrix(inventory)), "legend": LEGEND})
     else:
         page(inventory).show()
+
+
+async def _holders() -> dict[DeviceUuid, str]:
+    """Say which pods have which devices; nothing where kubelet is not here to be asked."""
+    from gpuplugin.serving.pod_resources import pod_resources  # noqa: PLC0415 - likewise
+
+    kubelet = load(None, os.environ, {}).paths.kubelet
+    try:
+        found = await pod_resources(Path(kubelet, "pod-resources/kubelet.sock"))
+    except PodResourcesUnavailable as error:
+        print(f"gpuplugin: without who holds what: {error}", file=sys.stderr)
+        return {}
+    pods: dict[DeviceUuid, list[str]] = {}
+    for device in found.plugin_devices:
+        uuid = without_replica(device.id)[0]
+        pods.setdefault(GpuUuid(uuid), []).append(f"{device.namespace}/{device.pod}")
+    return {uuid: ", ".join(dict.fromkeys(names)) for uuid, names in pods.items()}
 
 
 def page(inventory: Inventory) -> Page:
