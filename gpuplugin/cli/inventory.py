@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuplugin.cli.kubelet import add_kubelet, look_at_kubelet
 from gpuplugin.cli.look import add_troubles, look
 from gpuplugin.cli.output import Cell, Page, show_json
 from gpuplugin.topology.explain import ranges
@@ -15,12 +16,15 @@ UNKNOWN = "?"
 
 
 def show(simulate: str | None, *, as_json: bool) -> None:
-    """Print the inventory of this machine or of a simulated one."""
+    """Print the inventory of this machine, with how its kubelet is set up, or of a simulated one."""
     found = look(simulate)
     if as_json:
         show_json(found)
-    else:
-        page(found).show()
+        return
+    result = page(found)
+    if simulate is None:
+        add_kubelet(result, look_at_kubelet(), found)
+    result.show()
 
 
 def page(found: Inventory) -> Page:
