@@ -47,9 +47,7 @@ class Bench:
     ) -> Result:
         """Let so many pods arrive at a new kubelet with these settings."""
         began = time.monotonic()
-        with node.kubelet(self.program) as kubelet:
-            node.forget(self.folder)
-            kubelet.start(self.machine, self.folder, node.settings(self.machine, policy, scope, options))
+        with self.kubelet(policy, scope, options) as kubelet:
             try:
                 result = _follow(self, kubelet, Judge(node.hardware(self.machine), policy, scope), pods, seed)
             except node.KubeletError as error:
@@ -57,6 +55,15 @@ class Bench:
                 raise
         result.seconds = time.monotonic() - began
         return result
+
+    @contextmanager
+    def kubelet(self, policy: str, scope: str, options: Mapping[str, str] | None = None) -> Iterator[node.Kubelet]:
+        """Start a kubelet that remembers nothing, and give it once it has all GPUs."""
+        node.forget(self.folder)
+        with node.kubelet(self.program) as running:
+            running.start(self.machine, self.folder, node.settings(self.machine, policy, scope, options))
+            running.wait(len(self.machine.gpus))
+            yield running
 
 
 @contextmanager
