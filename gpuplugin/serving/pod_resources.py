@@ -15,6 +15,7 @@ from gpuplugin.pb import podresources_v1_pb2 as api
 from gpuplugin.pb import podresources_v1_pb2_grpc as rpc
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ASK_SECONDS: Final = 10.0
@@ -78,17 +79,25 @@ def read(answer: api.ListPodResourcesResponse) -> PodResources:
                     for device in entry.device_ids
                 ]
             for claim in container.dynamic_resources:
-                claimed += [
-                    ClaimedDevice(
-                        claim.claim_namespace,
-                        pod.name,
-                        claim.claim_name,
-                        device.driver_name,
-                        device.pool_name,
-                        device.device_name,
-                        container.name,
-                        tuple(given.name for given in device.cdi_devices),
-                    )
-                    for device in claim.claim_resources
-                ]
+                claimed += _claimed(pod, container, claim)
     return PodResources(tuple(dict.fromkeys(plugin_devices)), tuple(dict.fromkeys(claimed)))
+
+
+def _claimed(
+    pod: api.PodResources, container: api.ContainerResources, claim: api.DynamicResource
+) -> Iterator[ClaimedDevice]:
+    """Take a claim apart. Kubelet tells with each device also what those before it in the claim were given."""
+    told: set[str] = set()
+    for device in claim.claim_resources:
+        names = tuple(given.name for given in device.cdi_devices)
+        yield ClaimedDevice(
+            claim.claim_namespace,
+            pod.name,
+            claim.claim_name,
+            device.driver_name,
+            device.pool_name,
+            device.device_name,
+            container.name,
+            tuple(name for name in names if name not in told) or names,
+        )
+        told.update(names)

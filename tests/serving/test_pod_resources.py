@@ -34,6 +34,19 @@ def test_devices_and_claims_are_told_once_each():
     assert found.claimed == (ClaimedDevice(*claimed),)
 
 
+def test_a_device_of_a_claim_has_what_was_given_for_it_and_not_for_those_before():
+    made = api.ListPodResourcesResponse()
+    container = made.pod_resources.add(name="train", namespace="team").containers.add(name="main")
+    claim = container.dynamic_resources.add(claim_name="gpus", claim_namespace="team")
+    names: list[str] = []
+    for number in range(3):  # a kubelet of 1.37 tells them so, recorded in a test of metrics on a real one
+        device = claim.claim_resources.add(driver_name="gpu.nvidia.com", device_name=f"gpu-{number}")
+        names.append(f"gpuplugin.io/gpu=GPU-{number}")
+        for name in names:
+            device.cdi_devices.add(name=name)
+    assert [one.cdi for one in read(made).claimed] == [(name,) for name in names]
+
+
 @asynccontextmanager
 async def lister(socket, said):
     class Lister(rpc.PodResourcesListerServicer):
