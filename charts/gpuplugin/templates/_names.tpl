@@ -18,7 +18,22 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Not empty where the daemon talks to the Kubernetes API. */}}
 {{- define "gpuplugin.api" -}}
-{{- if or .Values.startupTaint.enabled .Values.profiles.files (include "gpuplugin.claims" .) }}yes{{ end }}
+{{- if or .Values.startupTaint.enabled .Values.profiles.files (include "gpuplugin.claims" .) (include "gpuplugin.topology" .) (has (include "gpuplugin.labelsOwner" .) (list "node" "nfd-object")) }}yes{{ end }}
+{{- end }}
+
+{{/* Who writes the node's labels: off, node, nfd-object or nfd-file. */}}
+{{- define "gpuplugin.labelsOwner" -}}
+{{- dig "labels" "owner" "off" .Values.config }}
+{{- end }}
+
+{{/* Not empty where a NodeResourceTopology object is kept. */}}
+{{- define "gpuplugin.topology" -}}
+{{- if dig "labels" "topologyObject" false .Values.config }}yes{{ end }}
+{{- end }}
+
+{{/* The folder of the feature file, where labels go out by one. */}}
+{{- define "gpuplugin.featureFolder" -}}
+{{- if eq (include "gpuplugin.labelsOwner" .) "nfd-file" }}{{ dig "flags" "gfd" "outputFile" "/etc/kubernetes/node-feature-discovery/features.d/gfd" .Values.config | dir }}{{ end }}
 {{- end }}
 
 {{/* The host's folder of MPS control daemons, where a configuration shares GPUs by MPS, or clients may be left. */}}
