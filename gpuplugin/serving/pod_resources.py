@@ -70,7 +70,7 @@ async def pod_resources(socket: Path) -> PodResources:
 def read(answer: api.ListPodResourcesResponse) -> PodResources:
     """Take the answer apart."""
     plugin_devices = []
-    claimed = []
+    claimed: list[ClaimedDevice] = []
     for pod in answer.pod_resources:
         for container in pod.containers:
             for entry in container.devices:
