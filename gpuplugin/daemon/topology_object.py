@@ -7,10 +7,11 @@ of it only where something is other than before.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -47,6 +48,7 @@ class TopologyObject:
         self._config, self._host, self._node, self._plugins = config, host, node, plugins
         self._changed = asyncio.Event()
         self._held: frozenset[tuple[str, str]] | None = None
+        self._seen_there: tuple[dict[str, Any], float] | None = None
 
     async def run(self) -> None:
         """Keep it until cancelled."""
@@ -66,12 +68,21 @@ class TopologyObject:
         attributes = await asyncio.to_thread(kubelet_policy, self._places())
         found = amounts(self._plugins.offered, held)
         wanted = topology_object(self._config.node.name, inventory.numa_nodes, found, attributes)
-        from gpuplugin.kube import topology  # noqa: PLC0415 - like the client
+        if not self._was_there_lately(wanted):
+            from gpuplugin.kube import topology  # noqa: PLC0415 - like the client
 
-        if not await topology.is_there(kube, wanted):
-            await topology.put(kube, wanted)
-            log.info("topology written", zones=len(wanted["zones"]))
+            if not await topology.is_there(kube, wanted):
+                await topology.put(kube, wanted)
+                log.info("topology written", zones=len(wanted["zones"]))
+            self._seen_there = wanted, time.monotonic()
         return True
+
+    def _was_there_lately(self, wanted: dict[str, Any]) -> bool:
+        """Whether this very object has been seen there since the last look but one, so that health asks nothing."""
+        if self._seen_there is None:
+            return False
+        seen, when = self._seen_there
+        return seen == wanted and time.monotonic() - when < self._config.labels.check_seconds / 2
 
     def _places(self) -> tuple[Path, ...]:
         return Path(self._config.paths.kubelet, "config.yaml"), self._host.driver_root.see(KUBELET_CONFIG)

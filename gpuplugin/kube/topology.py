@@ -50,13 +50,13 @@ async def put(kube: Kube, wanted: Mapping[str, Any]) -> None:
 
 
 async def remove(kube: Kube, name: str = "") -> tuple[str, ...]:
-    """Delete the object of one node, or all that we have written; gives the nodes. Raises KubeError's kinds."""
-    if name:
-        return (name,) if await kube.delete(NODE_TOPOLOGIES, name) else ()
-    found = (await kube.list(NODE_TOPOLOGIES))[0]
-    ours = [
-        one.metadata.name for one in found if any(entry.manager == MANAGER for entry in one.metadata.managed_fields)
-    ]
+    """Delete the object of one node, or of all, where we have written it; gives the nodes. Raises KubeError's kinds."""
+    try:
+        found = (await kube.get(NODE_TOPOLOGIES, name),) if name else (await kube.list(NODE_TOPOLOGIES))[0]
+    except KubeNotFound:
+        return ()
+    metas = [one.metadata for one in found]
+    ours = [meta.name for meta in metas if any(entry.manager == MANAGER for entry in meta.managed_fields)]
     for node in ours:
         await kube.delete(NODE_TOPOLOGIES, node)
     return tuple(ours)
