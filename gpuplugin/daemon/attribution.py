@@ -104,4 +104,4 @@ def free(
     }
     claims = {place for place, gpu in enumerate(inventory.gpus) if dra.includes(gpu)}
     owners = ((Owner.DEVICE_PLUGIN, whole - claims), (Owner.CLAIMS, claims))
-    return {owner.value: alignment(inventory, able & theirs) for owner, theirs in owners if theirs}
+    return {owner.name.lower(): alignment(inventory, able & theirs) for owner, theirs in owners if theirs}

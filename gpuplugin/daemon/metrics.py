@@ -11,6 +11,7 @@ import os
 import resource
 import socket
 import time
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,7 @@ from gpuplugin.metrics.series import Family, Sample
 from gpuplugin.serving.pod_resources import PodResources, pod_resources
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from gpuplugin.config import Config
     from gpuplugin.daemon.node import Node, Picture
@@ -69,8 +70,16 @@ class Metrics:
         )
 
     async def run(self) -> None:
-        """Collect and serve until cancelled."""
+        """Collect and serve until cancelled. A fault of ours in here must not end the daemon, which pods rely on."""
         series = self._chosen()
+        while True:
+            try:
+                await self._run(series)
+            except Exception:  # whatever it is, it is told, and GPUs are handed out meanwhile
+                log.exception("metrics have failed: starting them again")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _run(self, series: tuple[Series, ...]) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._serve(), name="serve metrics")
             tasks.create_task(self._follow_pods(), name="ask kubelet for pods")
@@ -143,7 +152,7 @@ class Metrics:
             if picture is not None:
                 telemetry = await self._measure(picture.inventory, wanted)
                 observed = self._observed(picture, telemetry, time.monotonic() - began)
-                self._snapshot = Exposition(chain(families(observed, series), _process(), instruments.families()))
+                self._snapshot = Exposition(partial(_all, observed, series))
             await asyncio.sleep(max(interval - (time.monotonic() - began), interval / 2))
 
     async def _measure(self, inventory: Inventory, wanted: Collection[Quantity]) -> dict[GpuUuid, Telemetry]:
@@ -176,6 +185,10 @@ class Metrics:
             at=time.time(),
             took=took,
         )
+
+
+def _all(observed: Observed, series: Sequence[Series]) -> Iterable[Family]:
+    return chain(families(observed, series), _process(), instruments.families())
 
 
 def _slots(gpu: Gpu) -> dict[int, int]:

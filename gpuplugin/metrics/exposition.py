@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpuplugin.metrics.series import Family
 
@@ -22,15 +22,15 @@ _HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
 
 class Exposition:
-    """A snapshot as text, written when it is first asked for and then kept."""
+    """A snapshot as text, written when it is first asked for and then kept. families: gives what it is made of."""
 
-    def __init__(self, families: Iterable[Family]) -> None:
+    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
         self._families = families
 
     @cached_property
     def plain(self) -> bytes:
         """The text."""
-        return "".join(_lines(self._families)).encode()
+        return "".join(_lines(self._families())).encode()
 
     @cached_property
     def gzipped(self) -> bytes:

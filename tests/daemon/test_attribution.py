@@ -70,10 +70,10 @@ def test_free_are_whole_healthy_gpus_that_nobody_has_by_who_hands_them_out():
     held = (Holding("GPU-1", None, "nvidia.com/gpu", "team", "a", "main"), Holding("GPU-6", None, "", "t", "b", "m"))
     found = free(machine, resources, held, levels, dra)
     assert {by: dict(alignment.free) for by, alignment in found.items()} == {
-        "device plugin": {0: 2, 1: 1},
+        "device_plugin": {0: 2, 1: 1},
         "claims": {0: 0, 1: 1},
     }
-    assert found["device plugin"].largest == 2
+    assert found["device_plugin"].largest == 2
 
 
 def test_without_gpus_of_an_owner_nothing_is_said_of_it():
@@ -81,5 +81,5 @@ def test_without_gpus_of_an_owner_nothing_is_said_of_it():
     facts = Facts(Health())
     resources = offered(machine, strategy("none"), facts)
     assert free(machine, resources, (), health(machine, resources, facts, NO_CLAIMS), NO_CLAIMS).keys() == {
-        "device plugin"
+        "device_plugin"
     }

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ class Scrapes:
         """The values of a series with those labels, by all its labels."""
         try:
             found = map(LINE.fullmatch, (await self.text()).splitlines())
-        except urllib.error.HTTPError:  # not looked at yet
+        except urllib.error.URLError:  # nothing looked at yet, or not served just now
             return []
         read = [(read_labels(line[2] or ""), float(line[3])) for line in found if line and line[1] == name]
         return [(have, value) for have, value in read if have.items() >= labels.items()]
@@ -155,7 +156,7 @@ async def test_gpus_of_claims_have_health_and_a_count_of_their_own(bench, scrape
         free = await scrapes.until(
             lambda found: len(found) == 2, "both owners", "gpuplugin_largest_aligned_request_gpus"
         )
-        assert {labels["handed_out_by"]: value for labels, value in free} == {"device plugin": 4, "claims": 1}
+        assert {labels["handed_out_by"]: value for labels, value in free} == {"device_plugin": 4, "claims": 1}
 
 
 async def test_repeated_xids_are_seen_and_the_gpu_is_said_to_be_out_of_service(bench, scraped):
@@ -241,3 +242,28 @@ async def test_without_kubelets_word_on_pods_that_is_said(bench, scraped):
     async with scraped() as scrapes:
         await scrapes.until(lambda found: found == [({}, 0)], "no word", "gpuplugin_pod_resources_up")
         assert not await scrapes.values("gpuplugin_free_gpus"), "what is free is not known then"
+
+
+async def test_only_users_that_are_named_get_them(bench, scraped, tmp_path):
+    users = tmp_path / "users"
+    users.write_text("prometheus:secret\n")
+    async with scraped(metrics_users=str(users)) as scrapes:
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            await scrapes.text()
+
+
+async def test_a_fault_in_metrics_ends_neither_them_nor_the_daemon(bench, scraped, monkeypatch):
+    monkeypatch.setattr(metrics, "RETRY_SECONDS", 0.1)
+    real, failures = metrics.attribution.health, iter([True])
+
+    def breaks_once(*arguments):
+        if next(failures, False):
+            raise ZeroDivisionError
+        return real(*arguments)
+
+    monkeypatch.setattr(metrics.attribution, "health", breaks_once)
+    async with scraped() as scrapes:
+        await bench.usable(8)
+        await scrapes.until(lambda found: len(found) == 8, "eight GPUs after all", "DCGM_FI_DEV_POWER_USAGE")
+        assert [line for line in scrapes.logs if line["event"].startswith("metrics have failed")]
+        assert bench.kubelet.allocatable(GPU) == 8

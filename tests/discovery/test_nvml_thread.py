@@ -217,3 +217,24 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
     assert (done.stdout, done.stderr) == ("hung\n", "")
+
+
+async def test_calls_are_heard_of_with_what_they_raised_and_a_hung_one_when_it_is_given_up(gate, until):
+    heard = []
+    async with NvmlThread(None, BRIEF, lambda name, seconds, error: heard.append((name, seconds, error))) as thread:
+        lost = GpuLost("nvmlDeviceGetUUID", 15, "GPU is lost")
+
+        def fail() -> None:
+            raise lost
+
+        await thread.call(divmod, 7, 2)
+        with pytest.raises(GpuLost):
+            await thread.call(fail, gpu=0)
+        stuck = gate()
+        await hang(thread, stuck, gpu=1)
+        assert [type(error) for _, _, error in heard] == [type(None), GpuLost, NvmlHung]
+        assert [name for name, _, _ in heard][:2] == ["divmod", "fail"]
+        assert heard[2][1] == BRIEF
+        stuck.open.set()
+        await until(lambda: not thread.quarantined)
+        assert len(heard) == 3, "it was counted when it was given up"

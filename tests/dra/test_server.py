@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from dra.registration import VERSIONS, Registered
 from dra.server import add_claim_calls
 from gpuplugin.errors import CheckpointError
+from gpuplugin.metrics.instruments import PREPARE_ERRORS
 from gpuplugin.pb import dra_v1_pb2 as v1
 from gpuplugin.pb import dra_v1_pb2_grpc as v1_rpc
 from gpuplugin.pb import dra_v1beta1_pb2 as v1beta1
@@ -75,6 +76,7 @@ def names(api, *claims):
 async def test_every_claim_has_an_answer_and_one_that_fails_keeps_none_back(served, api, version):
     messages, rpc = VERSION[version]
     good, missing, twin = claim("good", 1, 2), claim("missing", 3), claim("twin", 4)
+    refused = PREPARE_ERRORS.count("prepare", "claim_changed")
     api.put(good, twin)
     async with grpc.aio.insecure_channel(f"unix:{served}") as channel:
         stub = rpc.DRAPluginStub(channel)
@@ -88,6 +90,7 @@ async def test_every_claim_has_an_answer_and_one_that_fails_keeps_none_back(serv
         assert answer["uid-good"].error == answer["uid-twin"].error == ""
         assert "none of that name" in answer["uid-missing"].error
         assert not answer["uid-missing"].devices
+        assert PREPARE_ERRORS.count("prepare", "claim_changed") == refused + 1
 
         request = messages.NodeUnprepareResourcesRequest(claims=names(messages, good, missing, twin))
         answer = (await stub.NodeUnprepareResources(request, timeout=SOON)).claims

@@ -140,7 +140,7 @@ def test_the_last_xid_is_of_the_instance_that_had_it():
 
 def test_fragmentation_is_told_by_node_and_as_what_still_fits():
     machine = inventory(*map(gpu, range(8)))
-    observed = Observed(machine, free={"device plugin": alignment(machine, {0, 1, 4, 5, 6})})
+    observed = Observed(machine, free={"device_plugin": alignment(machine, {0, 1, 4, 5, 6})})
     assert [(labels["numa_node"], n) for labels, n in series(observed, "gpuplugin_free_gpus")] == [("0", 2), ("1", 3)]
     assert series(observed, "gpuplugin_largest_aligned_request_gpus")[0][1] == 3
 
@@ -154,7 +154,9 @@ def test_kubelets_silence_is_told():
 def test_no_series_is_there_twice_whoever_holds_what(held):
     machine = inventory(gpu(0), gpu(1, "1g.10gb", "1g.10gb"), gpu(2), gpu(3))
     holdings = tuple(holding(index, pod, container=container) for index, pod, container in held)
-    lines = Exposition(families(Observed(machine, "n", measured(machine), holdings))).plain.decode().splitlines()
+    lines = (
+        Exposition(lambda: families(Observed(machine, "n", measured(machine), holdings))).plain.decode().splitlines()
+    )
     names = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(names) == len(set(names))
 
@@ -179,7 +181,7 @@ def test_promtool_takes_it_and_finds_fault_only_with_names_that_are_dcgm_exporte
         resources=(("nvidia.com/gpu", 1, 1),),
         free={"claims": alignment(machine, {1})},
     )
-    status, said = promtool("check", "metrics", text=Exposition(families(observed)).plain.decode())
+    status, said = promtool("check", "metrics", text=Exposition(lambda: families(observed)).plain.decode())
     assert "error while linting" not in said
     assert status in (0, 3), said
     assert [line for line in said.splitlines() if line and not line.startswith("DCGM_FI_")] == []

@@ -37,13 +37,15 @@ def test_values_lose_nothing(value):
 
 
 def written(value):
-    return Exposition([Family(Series("one", Kind.GAUGE, "text"), [Sample("", value)])]).plain.decode()
+    return Exposition(lambda: [Family(Series("one", Kind.GAUGE, "text"), [Sample("", value)])]).plain.decode()
 
 
 def test_a_family_has_its_help_and_type_once_and_none_without_values():
     some = Series("some_total", Kind.COUNTER, "two\nlines and a \\", ("a",))
     none = Series("none", Kind.GAUGE, "text")
-    text = Exposition([Family(some, [Sample('{a="1"}', 1), Sample('{a="2"}', 2.5)]), Family(none, [])]).plain.decode()
+    text = Exposition(
+        lambda: [Family(some, [Sample('{a="1"}', 1), Sample('{a="2"}', 2.5)]), Family(none, [])]
+    ).plain.decode()
     assert text == (
         "# HELP some_total two\\nlines and a \\\\\n# TYPE some_total counter\n"
         'some_total{a="1"} 1\nsome_total{a="2"} 2.5\n'
@@ -57,6 +59,6 @@ def test_compressed_it_is_the_same_and_it_is_written_once():
         asked.append(True)
         yield Family(Series("one", Kind.GAUGE, "text"), [Sample("", 1)])
 
-    snapshot = Exposition(families())
+    snapshot = Exposition(families)
     assert gzip.decompress(snapshot.gzipped) == snapshot.plain == snapshot.plain
     assert len(asked) == 1

@@ -18,7 +18,7 @@ from gpuplugin.metrics.http import LONGEST_REQUEST, MOST_CONNECTIONS, Access, Ad
 from gpuplugin.metrics.series import Family, Kind, Sample, Series
 
 LOOPBACK = Address("127.0.0.1", 0)
-SNAPSHOT = Exposition([Family(Series("one", Kind.GAUGE, "text"), [Sample("", 1)])])
+SNAPSHOT = Exposition(lambda: [Family(Series("one", Kind.GAUGE, "text"), [Sample("", 1)])])
 NOBODY = Access()
 
 

@@ -62,4 +62,4 @@ def test_promtool_finds_no_fault_with_them():
     instruments.ADMISSION.observe(0.01, "Allocate")
     instruments.XIDS.saw(XidEvent("GPU-1", 94), 1)
     instruments.nvml_called("probe", 0.001, NvmlHung("probe", 10.0))
-    assert promtool("check", "metrics", text=Exposition(instruments.families()).plain.decode()) == (0, "")
+    assert promtool("check", "metrics", text=Exposition(instruments.families).plain.decode()) == (0, "")

@@ -54,9 +54,9 @@ FIRES = {
         dev("DEV_GPU_UTIL"): steady(0),
     },
     "GpusFragmented": {
-        f'gpuplugin_free_gpus{{{NODE},handed_out_by="device plugin",numa_node="0"}}': steady(2),
-        f'gpuplugin_free_gpus{{{NODE},handed_out_by="device plugin",numa_node="1"}}': steady(3),
-        f'gpuplugin_largest_aligned_request_gpus{{{NODE},handed_out_by="device plugin"}}': steady(3),
+        f'gpuplugin_free_gpus{{{NODE},handed_out_by="device_plugin",numa_node="0"}}': steady(2),
+        f'gpuplugin_free_gpus{{{NODE},handed_out_by="device_plugin",numa_node="1"}}': steady(3),
+        f'gpuplugin_largest_aligned_request_gpus{{{NODE},handed_out_by="device_plugin"}}': steady(3),
     },
     "GpuClaimsNotPrepared": {
         f'gpuplugin_prepare_errors_total{{{NODE},call="prepare",reason="device_held"}}': "1+1x300"
@@ -103,9 +103,9 @@ STAYS = {
         dev("DEV_GPU_UTIL"): steady(0),
     },
     "GpusFragmented": {
-        f'gpuplugin_free_gpus{{{NODE},handed_out_by="device plugin",numa_node="0"}}': steady(4),
+        f'gpuplugin_free_gpus{{{NODE},handed_out_by="device_plugin",numa_node="0"}}': steady(4),
         f'gpuplugin_free_gpus{{{NODE},handed_out_by="claims",numa_node="0"}}': steady(2),
-        f'gpuplugin_largest_aligned_request_gpus{{{NODE},handed_out_by="device plugin"}}': steady(4),
+        f'gpuplugin_largest_aligned_request_gpus{{{NODE},handed_out_by="device_plugin"}}': steady(4),
         f'gpuplugin_largest_aligned_request_gpus{{{NODE},handed_out_by="claims"}}': steady(2),
     },
     "GpuClaimsNotPrepared": {
