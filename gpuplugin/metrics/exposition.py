@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _FAST: Final = 1
 """gzip's level: the labels repeat so much that more effort gains little."""
 
+MOST_KEPT: Final = 2048
+"""Sets of labels; a few hundred bytes each."""
 _SPECIAL: Final = re.compile(r'[\\"\n]')
 _ESCAPED: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 _HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -40,7 +42,13 @@ class Exposition:
 
 def labels(pairs: Mapping[str, str]) -> str:
     """Render a set of labels. Empty values are left out: to Prometheus they are the same as none."""
-    inside = [f'{name}="{_escaped(value)}"' for name, value in pairs.items() if value]
+    return _rendered(tuple(pairs.items()))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _rendered(pairs: tuple[tuple[str, str], ...]) -> str:
+    """Most sets of labels are the same in every snapshot, and rendering them is most of the work of one."""
+    inside = [f'{name}="{_escaped(value)}"' for name, value in pairs if value]
     return f"{{{','.join(inside)}}}" if inside else ""
 
 
@@ -54,7 +62,7 @@ def _lines(families: Iterable[Family]) -> Iterator[str]:
         if samples:
             name = series.name
             yield f"# HELP {name} {series.help.translate(_HELP)}\n# TYPE {name} {series.kind}\n"
-            yield from [f"{name}{suffix}{shown} {_number(value)}\n" for shown, value, suffix in samples]
+            yield "".join([f"{name}{suffix}{shown} {_number(value)}\n" for shown, value, suffix in samples])
 
 
 def _number(value: float) -> str:
