@@ -165,6 +165,47 @@ def uncordon(
 
 
 @app.command()
+def explain(
+    name: Annotated[
+        str, typer.Argument(metavar="[GPU|POD]", help="A GPU: index, UUID or PCI address; a pod: namespace/name.")
+    ] = "",
+    gpus: Annotated[int, typer.Option(min=0, help="Would a pod of so many GPUs be admitted now?")] = 0,
+    cpus: Annotated[int, typer.Option(min=0, help="CPUs that it has for itself.")] = 0,
+    nics: Annotated[
+        str, typer.Option(metavar="[NAME=]N", help="NICs, of another device plugin; by name where it has several.")
+    ] = "",
+    resource: Annotated[str, typer.Option(metavar="NAME", help="What the GPUs are called.")] = "nvidia.com/gpu",
+    policy: Annotated[str, typer.Option(help="The topologyManagerPolicy to decide by, if not kubelet's.")] = "",
+    file: Annotated[str, typer.Option("--file", "-f", help="A Pod in JSON or YAML, - for standard input.")] = "",
+    json: Json = False,
+) -> None:
+    """Say why: this GPU, these GPUs of a pod, or whether a pod would be admitted now.
+
+    Asks the daemon of this node, so it is run in its container. Whatever is in the way is named, with who holds it and
+    what to do. Status 1 where a pod would not be admitted.
+    """
+    from gpuplugin.cli import explain as verb  # noqa: PLC0415
+
+    wanted = verb.Wanted(gpus, cpus, nics, resource, policy, file)
+    raise typer.Exit(verb.show(name, wanted, as_json=json))
+
+
+@app.command()
+def report(
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = "",
+    json: Json = False,
+) -> None:
+    """Write what a person needs to help with this node: an archive with nothing secret in it.
+
+    Versions, inventory, offers, health, configuration with its sources, kubelet's settings, our CDI documents and the
+    newest lines of the log. JSON: an object, file name to text.
+    """
+    from gpuplugin.cli import report as verb  # noqa: PLC0415
+
+    raise typer.Exit(verb.show(output, as_json=json))
+
+
+@app.command()
 def machines() -> None:
     """List the simulated machines."""
     from gpuplugin.cli import machines as verb  # noqa: PLC0415

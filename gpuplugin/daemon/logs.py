@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import structlog
 
+from gpuplugin.daemon import log_ring
+
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
@@ -55,6 +57,7 @@ def configure(level: str, style: Literal["auto", "json", "text"], stream: TextIO
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _plain_values,
+            log_ring.keep,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuplugin.deviceplugin.response import Delivery
+    from gpuplugin.model.choices import Choice
     from gpuplugin.model.health import DeviceHealth
     from gpuplugin.model.ids import DeviceId, ResourceName
     from gpuplugin.plan.desired import OfferedDevice, OfferedResource
@@ -54,6 +55,11 @@ class Plugins:
     def offered(self) -> tuple[OfferedResource, ...]:
         """What is offered now."""
         return tuple(served.plugin.offers.value.resource for served in self._served.values())
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The choices made lately, for each resource in the order they were made."""
+        return tuple(choice for served in self._served.values() for choice in served.plugin.choices)
 
     @property
     def summary(self) -> tuple[str, ...]:

@@ -8,26 +8,21 @@ event loop itself, which a file that somebody touched now and then would not pro
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import structlog
-
 from gpuplugin.daemon.features import has_gpus_on_bus
+from gpuplugin.daemon.own_socket import OwnSocket
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from pathlib import Path
 
     from gpuplugin.daemon.node import Node
     from gpuplugin.daemon.plugins import Plugins
-
-log = structlog.get_logger()
-
-FOLDER_MODE, SOCKET_MODE = 0o700, 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +57,7 @@ class StatusSocket:
 
     async def serve(self) -> None:
         """Serve until cancelled. A socket that cannot be had is an error in the log: kubelet will then restart us."""
-        try:
-            if not self._path.parent.is_dir():
-                self._path.parent.mkdir(mode=FOLDER_MODE)
-            self._path.unlink(missing_ok=True)
-            server = await asyncio.start_unix_server(self._answer, self._path)
-            self._path.chmod(SOCKET_MODE)
-        except OSError as error:
-            log.error("probes cannot be answered", path=str(self._path), reason=str(error))  # noqa: TRY400
-            return
-        async with server:
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                with suppress(OSError):
-                    self._path.unlink()
+        await OwnSocket(self._path, self._answer, "probes cannot be answered").serve()
 
     async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer = self._ask()

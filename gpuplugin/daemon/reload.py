@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from gpuplugin.config import Loaded
     from gpuplugin.serving.socket import Identity
 
 log = structlog.get_logger()
@@ -68,10 +69,14 @@ class ConfigSource:
 
     def load(self) -> Config:
         """Read it again. Raises ConfigError."""
+        return self.read().config
+
+    def read(self) -> Loaded:
+        """Read it again, with where each value was set. Raises ConfigError."""
         # What named the file at the start has done its part: `file` may be another by now, or none.
         environ = {name: value for name, value in self.environ.items() if name not in CONFIG_FILE.env}
         flags = {name: value for name, value in self.flags.items() if name not in CONFIG_FILE.flags}
-        return load_with_sources(self.file, environ, flags).config
+        return load_with_sources(self.file, environ, flags)
 
     def stamp(self) -> Identity | None:
         """Something that differs when the file has been changed or exchanged; None where none is."""

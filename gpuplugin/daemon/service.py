@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from gpuplugin.daemon import explain_socket
 from gpuplugin.daemon.cordon import Cordons, CordonWatch
 from gpuplugin.daemon.features import features
 from gpuplugin.daemon.injection import Injection
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gpuplugin.config import Config
+    from gpuplugin.daemon.answers import Answers
     from gpuplugin.daemon.host import Host
     from gpuplugin.daemon.reload import ConfigSource
     from gpuplugin.model.health import XidEvent
@@ -56,6 +58,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
         cordons.look()
         running = [
             *_answering(config, host, node, plugins, tasks),
+            *_explaining(config, source, host, node, plugins, tasks),
             *_looking(source, config, node, tasks),
             tasks.create_task(node.keep_probing(), name="probe"),
             tasks.create_task(cordons.keep_watching(), name="watch cordons"),
@@ -67,6 +70,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             *_startup_taint(config, host, node, plugins, tasks),
             *_metrics(config, node, thread, plugins, tasks),
             *_labels(config, host, node, plugins, tasks),
+            *_telling(config, node, tasks),
         ]
         await stop.wait()
         superseded = plugins.superseded
@@ -87,6 +91,26 @@ def _answering(
     if config.paths.status:
         status = StatusSocket(Path(config.paths.status), lambda: readiness(node, plugins, host.sysfs))
         yield tasks.create_task(status.serve(), name="answer probes")
+
+
+def _explaining(
+    config: Config,
+    source: ConfigSource | None,
+    host: Host,
+    node: Node,
+    plugins: Plugins,
+    tasks: asyncio.TaskGroup,
+) -> Iterator[asyncio.Task[None]]:
+    if not config.paths.status:
+        return
+
+    def answers() -> Answers:
+        from gpuplugin.daemon.answers import Answers  # noqa: PLC0415 - only where somebody asks
+
+        return Answers(config, source, host, node, plugins)
+
+    socket = Path(config.paths.status).with_name(explain_socket.SOCKET)
+    yield tasks.create_task(explain_socket.serve(socket, answers), name="explain")
 
 
 def _looking(
@@ -143,6 +167,18 @@ def _labels(
         from gpuplugin.daemon.topology_object import TopologyObject  # noqa: PLC0415 - only where asked for
 
         yield tasks.create_task(TopologyObject(config, host, node, plugins).run(), name="keep the topology object")
+
+
+def _telling(config: Config, node: Node, tasks: asyncio.TaskGroup) -> Iterator[asyncio.Task[None]]:
+    """Tell the API server of faults, where asked for."""
+    if config.node.health_condition:
+        from gpuplugin.daemon.condition import ConditionOnNode  # noqa: PLC0415 - only where asked for
+
+        yield tasks.create_task(ConditionOnNode(config, node).run(), name="keep the Node's condition")
+    if config.events.enabled:
+        from gpuplugin.daemon.events_out import EventsOut  # noqa: PLC0415 - only where asked for
+
+        yield tasks.create_task(EventsOut(config, node).run(), name="write Events")
 
 
 def _metrics(

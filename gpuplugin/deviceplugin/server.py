@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import structlog
@@ -13,6 +14,7 @@ import structlog
 from gpuplugin.deviceplugin.response import Delivery, container_response, device_list
 from gpuplugin.errors import AllocationError, DeviceUnavailable, UnknownDevice
 from gpuplugin.metrics.instruments import ADMISSION, ALLOCATION_ERRORS, ALLOCATIONS, reason
+from gpuplugin.model.choices import Choice
 from gpuplugin.model.ids import DeviceId, without_replica
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from gpuplugin.topology.allocate import Tables
 
 log = structlog.get_logger()
+
+CHOICES_KEPT: Final = 64
+"""For "why these?": many more than a node has pods with GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
 
     def __init__(self, offer: Offer) -> None:
         self.offers = Latest(offer)
+        self.choices: deque[Choice] = deque(maxlen=CHOICES_KEPT)
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Any) -> api.DevicePluginOptions:
         """Say that we give advice on which devices to take."""
@@ -116,6 +122,8 @@ class DevicePlugin(rpc.DevicePluginServicer):
                     wanted.allocation_size,
                 )
                 response.container_responses.add(deviceIDs=choice.devices)
+                free = tuple(wanted.available_deviceIDs)
+                self.choices.append(Choice(time.time(), offer.resource.name, tuple(choice.devices), free))
         except AllocationError as error:
             await _refuse(context, offer, "GetPreferredAllocation", error)
         ADMISSION.observe(time.perf_counter() - began, "GetPreferredAllocation")

@@ -45,8 +45,8 @@ class Lack:
     nodes: tuple[int, ...]
     wanted: int
     free: int
-    held: Mapping[str, tuple[str, ...]]
-    unusable: Mapping[str, tuple[str, ...]]
+    held: dict[str, tuple[str, ...]]
+    unusable: dict[str, tuple[str, ...]]
 
     def __str__(self) -> str:
         where = f"NUMA node{'s' * (len(self.nodes) > 1)} {ranges(self.nodes)}" if self.nodes else "this node"
@@ -71,7 +71,7 @@ class Fit:
     reason: str
     scheduler: str
     container: str
-    wanted: Mapping[str, int]
+    wanted: dict[str, int]
     places: tuple[tuple[int, ...], ...]
     never: str = ""
     in_the_way: tuple[Lack, ...] = ()
@@ -84,7 +84,7 @@ class Asked:
     """One container: how many pieces of which resource it wants for itself."""
 
     name: str
-    counts: Mapping[str, int]
+    counts: dict[str, int]
 
 
 def would_admit(rules: Rules, stocks: Mapping[str, Stock], containers: Sequence[Asked]) -> Fit:

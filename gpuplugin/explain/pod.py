@@ -15,18 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpuplugin.explain.gpu import Known
+    from gpuplugin.model.choices import Choice
     from gpuplugin.plan.desired import OfferedResource
     from gpuplugin.topology.graph import Graph
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A choice that kubelet asked us for, or made. at: seconds since 1970 · free: ids that it could have been."""
-
-    at: float
-    resource: str
-    devices: tuple[str, ...]
-    free: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ It is the only one who knows which pod got which device of a device plugin, and 
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from gpuplugin.pb import podresources_v1_pb2 as api
 from gpuplugin.pb import podresources_v1_pb2_grpc as rpc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 ASK_SECONDS: Final = 10.0
@@ -48,31 +49,74 @@ class ClaimedDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnCpus:
+    """CPUs that a container has for itself."""
+
+    namespace: str
+    pod: str
+    container: str
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PodResources:
     """All that kubelet's pods have."""
 
     plugin_devices: tuple[PluginDevice, ...]
     claimed: tuple[ClaimedDevice, ...]
+    own_cpus: tuple[OwnCpus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocatable:
+    """What kubelet could give if no pod had anything.
+
+    devices: healthy ones of every device plugin, resource and id, with their NUMA nodes · cpus: those that a container
+    may have for itself, none where its CPU manager does not do that.
+    """
+
+    devices: dict[tuple[str, str], frozenset[int]]
+    cpus: tuple[int, ...]
 
 
 async def pod_resources(socket: Path) -> PodResources:
     """Ask kubelet. Raises PodResourcesUnavailable."""
+    async with _lister(socket) as kubelet:
+        answer = await kubelet.List(api.ListPodResourcesRequest(), timeout=ASK_SECONDS)
+    return read(answer)
+
+
+async def allocatable(socket: Path) -> Allocatable:
+    """Ask kubelet what it has. Raises PodResourcesUnavailable."""
+    async with _lister(socket) as kubelet:
+        answer = await kubelet.GetAllocatableResources(api.AllocatableResourcesRequest(), timeout=ASK_SECONDS)
+    devices = {
+        (entry.resource_name, device): frozenset(node.ID for node in entry.topology.nodes)
+        for entry in answer.devices
+        for device in entry.device_ids
+    }
+    return Allocatable(devices, tuple(answer.cpu_ids))
+
+
+@asynccontextmanager
+async def _lister(socket: Path) -> AsyncIterator[rpc.PodResourcesListerStub]:
+    options = [("grpc.max_receive_message_length", LONGEST_ANSWER)]
     try:
-        async with grpc.aio.insecure_channel(
-            f"unix:{socket}", options=[("grpc.max_receive_message_length", LONGEST_ANSWER)]
-        ) as channel:
-            answer = await rpc.PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=ASK_SECONDS)
+        async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
+            yield rpc.PodResourcesListerStub(channel)
     except grpc.aio.AioRpcError as error:
         raise PodResourcesUnavailable(socket, f"{error.code().name}: {error.details()}") from None
-    return read(answer)
 
 
 def read(answer: api.ListPodResourcesResponse) -> PodResources:
     """Take the answer apart."""
     plugin_devices = []
     claimed: list[ClaimedDevice] = []
+    own_cpus = []
     for pod in answer.pod_resources:
         for container in pod.containers:
+            if container.cpu_ids:
+                own_cpus.append(OwnCpus(pod.namespace, pod.name, container.name, tuple(container.cpu_ids)))
             for entry in container.devices:
                 plugin_devices += [
                     PluginDevice(pod.namespace, pod.name, entry.resource_name, device, container.name)
@@ -80,7 +124,7 @@ def read(answer: api.ListPodResourcesResponse) -> PodResources:
                 ]
             for claim in container.dynamic_resources:
                 claimed += _claimed(pod, container, claim)
-    return PodResources(tuple(dict.fromkeys(plugin_devices)), tuple(dict.fromkeys(claimed)))
+    return PodResources(tuple(dict.fromkeys(plugin_devices)), tuple(dict.fromkeys(claimed)), tuple(own_cpus))
 
 
 def _claimed(

@@ -1,0 +1,57 @@
+"""What `gpuplugin explain` and `gpuplugin report` ask the daemon, a line of JSON each, and what they get back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from gpuplugin.explain.fit import Asked, Fit  # noqa: TC001 - msgspec looks them up
+
+
+class OfGpu(Struct, frozen=True, tag="gpu", forbid_unknown_fields=True):
+    """Why is this GPU offered, or not? name: index, UUID or PCI address. Answer: GpuAnswer."""
+
+    name: str
+
+
+class OfPod(Struct, frozen=True, tag="pod", forbid_unknown_fields=True):
+    """Why does this pod have these GPUs? name: ``namespace/name``. Answer: PodAnswer."""
+
+    name: str
+
+
+class OfFit(Struct, frozen=True, tag="fit", forbid_unknown_fields=True):
+    """Would such a pod be admitted now? Answer: FitAnswer.
+
+    nics: of `nic_resource`, or where that is "" of the one resource of another device plugin, for the first container ·
+    policy: the topology manager's, "" for what kubelet is seen to run with.
+    """
+
+    containers: tuple[Asked, ...]
+    policy: str = ""
+    nics: int = 0
+    nic_resource: str = ""
+
+
+class OfState(Struct, frozen=True, tag="state", forbid_unknown_fields=True):
+    """What is known altogether? Answer: the files of a report, text by name."""
+
+
+Question = OfGpu | OfPod | OfFit | OfState
+
+
+class FitAnswer(Struct, frozen=True):
+    """fit: what becomes of the pod · policy, scope: the topology manager's · notes: what is left out or doubtful."""
+
+    fit: Fit
+    policy: str
+    scope: str
+    notes: tuple[str, ...] = ()
+
+
+class Reply(Struct, frozen=True, omit_defaults=True):
+    """One of the two: an answer, or why there is none."""
+
+    answer: Any = None
+    refused: str = ""
