@@ -215,7 +215,7 @@ class Dra(_Section, frozen=True):
 
     def includes(self, gpu: Gpu) -> bool:
         """Return whether claims hand this GPU out."""
-        return any(_names(entry, gpu) for entry in self.gpus)
+        return not gpu.only_for_display and any(_names(entry, gpu) for entry in self.gpus)
 
 
 Policy = Literal["ignore", "warn", "unhealthy", "reset", "reboot"]
@@ -280,6 +280,13 @@ class NodeObject(_Section, frozen=True):
 
     name: str = ""
     startup_taint: str = ""
+    health_condition: bool = False
+
+
+class Events(_Section, frozen=True):
+    """`events`: Events of the Node for faults of GPUs; none unless they are asked for."""
+
+    enabled: bool = False
 
 
 class Labels(_Section, frozen=True):
@@ -345,6 +352,7 @@ class Config(_Section, frozen=True):
     health: Health = Health()
     metrics: Metrics = Metrics()
     node: NodeObject = NodeObject()
+    events: Events = Events()
     labels: Labels = Labels()
     profiles: Profiles = Profiles()
     rescan_seconds: Annotated[float, Meta(ge=1, le=86400)] = 60.0

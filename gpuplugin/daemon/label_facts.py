@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuplugin.labels.build import DISPLAY
 from gpuplugin.labels.facts import NodeFacts, Offer
 from gpuplugin.model.ids import PciAddress
 from gpuplugin.plan.desired import all_units
@@ -48,7 +47,7 @@ def machine_model(file: str, sysfs: Path) -> str | None:
 
 
 def _counts(gpu: Gpu, config: Config) -> bool:
-    return DISPLAY not in gpu.model and config.devices.excluding(gpu) is None
+    return not gpu.only_for_display and config.devices.excluding(gpu) is None
 
 
 def _offers(inventory: Inventory, config: Config) -> Iterator[Offer]:

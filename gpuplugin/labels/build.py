@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gpuplugin.labels.machine import machine
 from gpuplugin.labels.own import DRIVER_READY, own
@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuplugin.labels.facts import Labels, NodeFacts
-
-DISPLAY: Final = "DGX Display"
-"""What a workstation's small display GPU has in its name: it is none to compute on, and has no labels."""
 
 
 def labels(facts: NodeFacts) -> Labels:

@@ -120,6 +120,11 @@ class Gpu:
     fault: str | None = None
     brand: str | None = None
 
+    @property
+    def only_for_display(self) -> bool:
+        """Whether it is the small GPU of a DGX Station that drives its screen, and none to compute on."""
+        return "DGX Display" in self.model
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadableGpu:

@@ -92,7 +92,9 @@ def _included(inventory: Inventory, config: Config, remarks: list[str]) -> Itera
     unused = dict.fromkeys(config.devices.exclude)
     for position, gpu in enumerate(inventory.gpus):
         entry = config.devices.excluding(gpu)
-        if entry is None:
+        if gpu.only_for_display:
+            remarks.append(f"{_called(gpu)} is not offered: it is there for the screen")
+        elif entry is None:
             yield position, gpu
         else:
             unused.pop(entry, None)

@@ -85,6 +85,12 @@ def test_an_empty_gpu_is_named():
     assert remark == "GPU 3 (GPU-3, NVIDIA H100 80GB HBM3) is not offered: MIG is on, and it has no instances"
 
 
+def test_the_gpu_for_the_screen_is_not_offered():
+    found = units(inventory(gpu(0), gpu(1, model="NVIDIA DGX Display")), Config())
+    assert [unit.uuid for unit in found.units] == ["GPU-0"]
+    assert found.remarks == ("GPU 1 (GPU-1, NVIDIA DGX Display) is not offered: it is there for the screen",)
+
+
 @pytest.mark.parametrize("entry", [1, "GPU-1", "0000:01:00.0", "*L40S", "NVIDIA L40S"])
 def test_a_gpu_is_left_out_by_any_of_its_names(entry):
     config = Config(devices=Devices(exclude=(entry,)))
