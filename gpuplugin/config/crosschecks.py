@@ -78,12 +78,27 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "this node's name in Kubernetes",
             "Its label chooses the file: set NODE_NAME from the pod's spec.nodeName",
         )
+    yield from _told(config, sources)
     yield from _labels(config, sources)
     yield from _unreachable(config, sources)
     if sharing.time_slicing:
         yield from _section("sharing.timeSlicing", sharing.time_slicing, config, sources)
     if sharing.mps:
         yield from _section("sharing.mps", sharing.mps, config, sources)
+
+
+def _told(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Find what telling of faults needs and does not have."""
+    asked = {"node.healthCondition": config.node.health_condition, "events.enabled": config.events.enabled}
+    for key, wanted in asked.items():
+        if wanted and not config.node.name:
+            yield Problem(
+                sources.get(key, ""),
+                "node.name",
+                "",
+                "this node's name in Kubernetes",
+                f"{key} is about that node: set NODE_NAME from the pod's spec.nodeName",
+            )
 
 
 def _labels(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:

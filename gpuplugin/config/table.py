@@ -333,6 +333,18 @@ SETTINGS: tuple[Setting, ...] = (
         ("labels-topology-object",),
     ),
     Setting(
+        "node.healthCondition",
+        "Whether the Node gets a condition GPUsHealthy",
+        ("GPUPLUGIN_NODE_HEALTH_CONDITION",),
+        ("node-health-condition",),
+    ),
+    Setting(
+        "events.enabled",
+        "Whether faults of GPUs are told in Events of the Node",
+        ("GPUPLUGIN_EVENTS_ENABLED",),
+        ("events-enabled",),
+    ),
+    Setting(
         "profiles.folder",
         "The folder of configuration files of which the node's label chooses one",
         ("CONFIG_FILE_SRCDIR",),

@@ -179,6 +179,7 @@ class Metrics:
             held,
             pods_known=not self._pods_trouble,
             health=health,
+            faults=picture.facts.health.told,
             resources=tuple((one.name, one.usable, one.size - one.usable) for one in offered),
             free=attribution.free(inventory, offered, held, health, dra) if known else {},
             last_xids=dict(instruments.XIDS.last),

@@ -70,6 +70,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             *_startup_taint(config, host, node, plugins, tasks),
             *_metrics(config, node, thread, plugins, tasks),
             *_labels(config, host, node, plugins, tasks),
+            *_telling(config, node, tasks),
         ]
         await stop.wait()
         superseded = plugins.superseded
@@ -166,6 +167,18 @@ def _labels(
         from gpuplugin.daemon.topology_object import TopologyObject  # noqa: PLC0415 - only where asked for
 
         yield tasks.create_task(TopologyObject(config, host, node, plugins).run(), name="keep the topology object")
+
+
+def _telling(config: Config, node: Node, tasks: asyncio.TaskGroup) -> Iterator[asyncio.Task[None]]:
+    """Tell the API server of faults, where asked for."""
+    if config.node.health_condition:
+        from gpuplugin.daemon.condition import ConditionOnNode  # noqa: PLC0415 - only where asked for
+
+        yield tasks.create_task(ConditionOnNode(config, node).run(), name="keep the Node's condition")
+    if config.events.enabled:
+        from gpuplugin.daemon.events_out import EventsOut  # noqa: PLC0415 - only where asked for
+
+        yield tasks.create_task(EventsOut(config, node).run(), name="write Events")
 
 
 def _metrics(

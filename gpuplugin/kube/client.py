@@ -79,6 +79,11 @@ class Kube:
         """Give the Node, for its UID."""
         return await self.get(NODES, name)
 
+    async def set_node_condition(self, name: str, condition: Mapping[str, str]) -> Node:
+        """Set one condition of a Node's status, as a field of ours; conditions of others stay as they are."""
+        body = {"apiVersion": NODES.api_version, "kind": NODES.name, "status": {"conditions": [condition]}}
+        return await self.apply(NODES, name, body, subresource="status")
+
     async def claim(self, namespace: str, name: str, *, patience: float | None = None) -> ResourceClaim:
         """Give the claim of that name, which need not be the one with the UID that is wanted: compare it."""
         return await self.get(CLAIMS, name, namespace=namespace, patience=patience)

@@ -246,10 +246,21 @@ class NodeSpec(Object, frozen=True):
     taints: tuple[NodeTaint, ...] = ()
 
 
+class NodeCondition(Object, frozen=True):
+    """A NodeCondition."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
 class NodeStatus(Object, frozen=True):
     """What we read of a NodeStatus. allocatable: quantities by resource."""
 
     allocatable: dict[str, str] = field(default_factory=dict)
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 class Node(Object, frozen=True):
@@ -258,6 +269,40 @@ class Node(Object, frozen=True):
     metadata: Meta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+# -- Event ------------------------------------------------------------------
+
+
+class ObjectReference(Object, frozen=True):
+    """What an Event is about."""
+
+    kind: str
+    name: str
+    uid: str = ""
+    api_version: str = ""
+    namespace: str = ""
+
+
+class EventSource(Object, frozen=True):
+    """Who wrote an Event."""
+
+    component: str
+    host: str = ""
+
+
+class Event(Object, frozen=True):
+    """v1. type: Normal or Warning · times: RFC 3339."""
+
+    metadata: Meta
+    involved_object: ObjectReference
+    type: str
+    reason: str
+    message: str
+    source: EventSource
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    count: int = 0
 
 
 # -- lists, errors and watches ----------------------------------------------

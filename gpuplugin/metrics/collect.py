@@ -15,6 +15,7 @@ from gpuplugin.metrics import registry
 from gpuplugin.metrics.exposition import labels
 from gpuplugin.metrics.series import Family, Sample, Series
 from gpuplugin.model.telemetry import NOTHING
+from gpuplugin.plan.faults import Surface, cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gpuplugin.model.ids import GpuUuid, PciAddress
     from gpuplugin.model.inventory import Gpu, Inventory
     from gpuplugin.model.telemetry import Quantity, Telemetry, Values
+    from gpuplugin.plan.faults import Told
     from gpuplugin.topology.numa import Alignment
 
 LONGEST_REASON = 160
@@ -54,7 +56,8 @@ class Observed:
     """All that a snapshot is made of.
 
     telemetry: of the GPUs that could be measured · holdings: what kubelet said last; pods_known: whether it does now ·
-    health: of each device that is handed out, by GPU and instance · resources: name, usable and withdrawn devices ·
+    health: of each device that is handed out, by GPU and instance ·
+    faults: of all GPUs · resources: name, usable and withdrawn devices ·
     free: by who hands them out · last_xids: by GPU and instance · at: seconds since the epoch · took: seconds.
     """
 
@@ -64,6 +67,7 @@ class Observed:
     holdings: tuple[Holding, ...] = ()
     pods_known: bool = True
     health: Mapping[tuple[GpuUuid, int | None], DeviceHealth] = field(default_factory=lambda: MappingProxyType({}))
+    faults: tuple[Told, ...] = ()
     resources: tuple[tuple[str, int, int], ...] = ()
     free: Mapping[str, Alignment] = field(default_factory=lambda: MappingProxyType({}))
     last_xids: Mapping[tuple[GpuUuid, int | None], int] = field(default_factory=lambda: MappingProxyType({}))
@@ -197,6 +201,24 @@ def _health(observed: Observed, keys: Mapping[tuple[GpuUuid, int | None], Mappin
             if not health.usable
         ],
     )
+    yield Family(registry.GPU_FAULT, [Sample(text, 1) for text in sorted(_faults(observed))])
+
+
+def _faults(observed: Observed) -> set[str]:
+    """Give each fault's labels, once where several XIDs, or several instances of a GPU, have the same."""
+    index = {gpu.uuid: f"{gpu.index}" for gpu in observed.inventory.gpus}
+    return {
+        labels(
+            {
+                "gpu": index.get(told.gpu, "") if told.gpu else "",
+                "UUID": told.gpu or "",
+                "fault": cells(told)[Surface.METRIC],
+                "policy": told.policy.value,
+            }
+        )
+        for told in observed.faults
+        if cells(told)
+    }
 
 
 def _node(observed: Observed) -> Iterator[Family]:

@@ -139,6 +139,12 @@ DEVICE_FAULT: Final = Series(
     "1 for each device that cannot be handed out now, with the reason",
     (*GPU_LABELS, "state", "reason"),
 )
+GPU_FAULT: Final = Series(
+    "gpuplugin_gpu_fault_info",
+    Kind.GAUGE,
+    "1 for each fault that a GPU has, with what is made of it; warnings too",
+    ("gpu", "UUID", "fault", "policy"),
+)
 RESOURCE_DEVICES: Final = Series(
     "gpuplugin_resource_devices",
     Kind.GAUGE,
@@ -218,7 +224,7 @@ CPU: Final = Series("process_cpu_seconds_total", Kind.COUNTER, "CPU time that th
 
 OWN_SERIES: Final = (
     *NVLINK_SERIES,
-    *(ALLOCATION_INFO, DEVICE_HEALTHY, DEVICE_FAULT, RESOURCE_DEVICES, FREE_GPUS, LARGEST_ALIGNED),
+    *(ALLOCATION_INFO, DEVICE_HEALTHY, DEVICE_FAULT, GPU_FAULT, RESOURCE_DEVICES, FREE_GPUS, LARGEST_ALIGNED),
     *(XIDS, XID_LAST_SEEN, ALLOCATIONS, ALLOCATION_ERRORS, ADMISSION, PREPARE_ERRORS, NVML_CALLS, NVML_ERRORS),
     *(COLLECTED, COLLECTION, GPUS_MEASURED, PODS_KNOWN, BUILD_INFO, MEMORY, CPU),
 )

@@ -102,7 +102,7 @@ TABLE: Final[Mapping[FaultKind, Row]] = MappingProxyType(
         FaultKind.LOST: Row("GpuLost", _QUIET, quiet=True),
         FaultKind.HUNG: Row("GpuHung", f"the call that hung comes back; {_PROBES}"),
         FaultKind.SILENT: Row("GpuSilent", _PROBES),
-        FaultKind.UNREADABLE: Row("GpuUnreadable", f"a look that can read the GPU; {_PROBES}"),
+        FaultKind.UNREADABLE: Row("GpuUnreadable", f"a look that can read the GPU; {_PROBES}", begins=2),
         FaultKind.RESET_WANTED: Row("GpuResetWanted", f"the driver asks for nothing: {_PROBES}"),
         FaultKind.REBOOT_WANTED: Row("GpuRebootWanted", f"the driver asks for nothing: {_PROBES}"),
         FaultKind.ACTION_WANTED: Row("GpuActionWanted", f"the driver asks for nothing: {_PROBES}"),

@@ -135,6 +135,8 @@ def after_probe(
     """Count a probe of one GPU towards the end of each of its faults, or start or keep what it has found."""
     policies = {kind: policy(kind) for kind in finding.found}
     found = {kind: text for kind, text in finding.found.items() if policies[kind] is not Policy.IGNORE}
+    if any(Key(Scope(gpu), kind) in health.faults for kind in BLINDING):
+        found.pop(FaultKind.UNREADABLE, None)  # the look met the same trouble, and has not been repeated since
     for kind, text in found.items():
         health = _found(health, Key(Scope(gpu), kind), Fault(text, policies[kind], now, now))
     blind, wished = not found.keys().isdisjoint(BLINDING), not found.keys().isdisjoint(WISHES)

@@ -45,7 +45,7 @@ MISTAKES = {
         "\nmigStrategy: none",
         (
             "c.yaml:2: (top): 'migStrategy' is not allowed; allowed: the keys version, flags, resources, sharing,"
-            " devices, imex, cdi, dra, health, metrics, node, labels, profiles, rescanSeconds, paths, log. "
+            " devices, imex, cdi, dra, health, metrics, node, events, labels, profiles, rescanSeconds, paths, log. "
             "Did you mean flags.migStrategy?"
         ),
     ),
@@ -102,7 +102,7 @@ MISTAKES = {
         "- log",
         (
             "c.yaml:1: (top): ['log'] is not allowed; allowed: a mapping with the keys version, flags, resources,"
-            " sharing, devices, imex, cdi, dra, health, metrics, node, labels, profiles, rescanSeconds, paths, log"
+            " sharing, devices, imex, cdi, dra, health, metrics, node, events, labels, profiles, rescanSeconds, paths, log"
         ),
     ),
     "a text for a list": (

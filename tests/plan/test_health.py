@@ -111,8 +111,15 @@ def test_an_xid_does_not_take_the_place_of_another():
 
 
 def test_the_same_trouble_found_twice_is_said_once():
-    health = probed(Health(), Finding({FaultKind.LOST: "gone", FaultKind.UNREADABLE: "gone"}))
-    assert health.of(A).reason == "gone"
+    both = Finding({FaultKind.LOST: "gone", FaultKind.UNREADABLE: "gone"})
+    assert [told.kind for told in probed(Health(), both, both, both).told] == [FaultKind.LOST]
+
+
+def test_what_a_look_met_while_a_gpu_was_lost_is_not_told_as_something_new():
+    old = Finding({FaultKind.UNREADABLE: "gone"})
+    health = probed(probed(Health(), LOST, start=0), *[old] * 59)
+    assert [told.kind for told in health.told] == [FaultKind.LOST]
+    assert probed(health, CLEAN, start=60).told == ()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FaultKind if TABLE[kind].begins > 1])
