@@ -43,9 +43,8 @@ def test_what_does_not_change_is_what_nvidia_smi_says(nvml, gpus):
 def test_numbers_are_in_their_units(nvml, gpus):
     for gpu in gpus:
         found = look(nvml, gpu).whole
-        print(
-            f"\nGPU {gpu.index} ({gpu.model}) does not tell: {', '.join(sorted(EVERYTHING - found.keys())) or 'nothing'}"
-        )
+        missing = ", ".join(sorted(EVERYTHING - found.keys())) or "nothing"
+        print(f"\nGPU {gpu.index} ({gpu.model}) does not tell: {missing}")
         assert 0 < found[Quantity.GPU_TEMPERATURE] < 120
         assert 1 < found.get(Quantity.POWER, 100) < 3000
         assert 0 < found.get(Quantity.SM_CLOCK, 1000) < 10_000
