@@ -57,6 +57,8 @@ DEFAULTS: Final = {
     "memoryManagerPolicy": "None",
 }
 _BYTES_MAX = 1 << 20
+_CPUS_MAX = 1 << 16
+_UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError)
 
 
 @dataclass(slots=True)
@@ -108,7 +110,7 @@ class _HostFiles:
     def is_config(self, path: str) -> bool:
         try:
             return bool(path) and _document(self, path).get("kind") == KIND
-        except (OSError, ValueError, yaml.YAMLError):
+        except _UNREADABLE:
             return False
 
     def is_folder(self, path: str) -> bool:
@@ -162,7 +164,7 @@ def _flags(words: list[str]) -> dict[str, str]:
 def _merge_file(found: _Found, files: _HostFiles, path: str) -> None:
     try:
         found.values = _merged(found.values, _document(files, path))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except _UNREADABLE as error:
         found.troubles.append(f"{path}: {_reason(error)}")
         found.complete = False
     else:
@@ -170,7 +172,7 @@ def _merge_file(found: _Found, files: _HostFiles, path: str) -> None:
 
 
 def _document(files: _HostFiles, path: str) -> dict[str, Any]:
-    """Read a file as YAML, which JSON is, too. Raises OSError, ValueError and yaml.YAMLError."""
+    """Read a file as YAML, which JSON is, too. Raises what is in _UNREADABLE."""
     seen = files.see(path)
     if seen is None:
         raise FileNotFoundError("it is not there, or not mounted here")
@@ -227,7 +229,7 @@ def _state(files: _HostFiles, found: _Found, path: str) -> str | None:
         return None
     try:
         policy = json.loads(seen.read_bytes())["policyName"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (*_UNREADABLE, KeyError, TypeError) as error:
         found.troubles.append(f"{path}: {_reason(error)}")
         return None
     found.read_from.append(path)
@@ -253,8 +255,10 @@ def _cpus(found: _Found, value: object) -> tuple[int, ...] | None:
     if not text:
         return None
     try:
-        ends = [part.partition("-") for part in text.split(",")]
-        return tuple(sorted({cpu for one, _, last in ends for cpu in range(int(one), int(last or one) + 1)}))
+        ends = [(int(one), int(last or one)) for one, _, last in (part.partition("-") for part in text.split(","))]
+        if max(last for _, last in ends) >= _CPUS_MAX:
+            raise ValueError(text)  # noqa: TRY301 - refused like all that is no list
+        return tuple(sorted({cpu for one, last in ends for cpu in range(one, last + 1)}))
     except ValueError:
         found.troubles.append(f"reservedSystemCPUs: {text!r} is no list of CPUs; allowed: such as 0-3,8")
         return None

@@ -1,7 +1,10 @@
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from gpuplugin.discovery.kubelet_settings import read
 from gpuplugin.discovery.places import Place
@@ -161,3 +164,32 @@ def test_state_file_that_makes_no_sense_is_told_of(node: Node, text: str):
 def test_list_of_cpus_that_makes_no_sense_is_told_of(node: Node):
     node.write("/var/lib/kubelet/config.yaml", HEAD + "reservedSystemCPUs: all\n")
     assert node.settings().troubles == ("reservedSystemCPUs: 'all' is no list of CPUs; allowed: such as 0-3,8",)
+
+
+KEYS = st.sampled_from(
+    ["topologyManagerPolicy", "topologyManagerPolicyOptions", "cpuManagerPolicy", "reservedSystemCPUs", "kubeReserved"]
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+FILE = (
+    st.dictionaries(KEYS, ANYTHING).map(lambda values: json.dumps({"kind": "KubeletConfiguration", **values}).encode())
+    | st.binary()
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(config=FILE, state=FILE)
+@example(config=b"[" * 2000, state=b"[" * 2000)
+@example(config=b"kind: KubeletConfiguration\nreservedSystemCPUs: 0-99999999999", state=b"")
+def test_whatever_the_files_hold_nothing_is_raised(config: bytes, state: bytes):
+    with tempfile.TemporaryDirectory() as folder:
+        made = Node(Path(folder))
+        (made.kubelet / "config.yaml").write_bytes(config)
+        (made.kubelet / "cpu_manager_state").write_bytes(state)
+        found = made.settings()
+        made.runs("kubelet", "--config=/var/lib/kubelet/config.yaml")
+        assert isinstance(found, KubeletSettings)
+        assert made.settings().read_from != ()
