@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gpuplugin.model.kubelet import KubeletSettings
     from gpuplugin.serving.pod_resources import Allocatable, PodResources
 
+_MOUNT: Final = "Its folder pod-resources has to be mounted into our container, read-only"
 _NEVER_LOOKED_AT: Final = (
     "not looked at: CPU, memory and huge pages that the scheduler counts, taints, and init containers"
 )
@@ -82,7 +83,7 @@ class Answers:
     async def _of_pod(self, name: str) -> PodAnswer:
         found = await self._ask()
         if found.pods is None:
-            raise NothingToExplain(f"only kubelet knows what its pods have, and it does not say: {found.trouble}")
+            raise NothingToExplain(f"only kubelet knows what pods have, and it does not say: {found.trouble}. {_MOUNT}")
         had: dict[tuple[str, str], list[str]] = {}
         for device in found.pods.plugin_devices:
             if f"{device.namespace}/{device.pod}" == name:
@@ -131,11 +132,12 @@ class Answers:
                 (device.resource, device.id): f"pod {device.namespace}/{device.pod} (container {device.container})"
                 for device in found.pods.plugin_devices
             }
-        return Known(picture.inventory, picture.config, picture.facts, holders, self._plugins.troubles)
+        unregistered = {str(name): trouble for name, trouble in self._plugins.unregistered.items()}
+        return Known(picture.inventory, picture.config, picture.facts, holders, unregistered)
 
     def _stocks(self, known: Known, found: _FromKubelet) -> dict[str, Stock]:
         if found.pods is None or found.allocatable is None:
-            raise NothingToExplain(f"only kubelet knows what is free, and it does not say: {found.trouble}")
+            raise NothingToExplain(f"only kubelet knows what is free, and it does not say: {found.trouble}. {_MOUNT}")
         cpu_holders = {
             cpu: f"pod {own.namespace}/{own.pod} (container {own.container})"
             for own in found.pods.own_cpus

@@ -45,11 +45,14 @@ class Plugins:
     @property
     def troubles(self) -> tuple[str, ...]:
         """Why kubelet does not know a resource, one text each; empty where it knows all."""
-        return tuple(
-            f"{name} is not registered with kubelet: {served.trouble or 'not tried yet'}"
-            for name, served in self._served.items()
-            if not served.registered
-        )
+        return tuple(f"{name} is not registered with kubelet: {why}" for name, why in self.unregistered.items())
+
+    @property
+    def unregistered(self) -> dict[ResourceName, str]:
+        """Why kubelet does not know a resource, by resource."""
+        return {
+            name: served.trouble or "not tried yet" for name, served in self._served.items() if not served.registered
+        }
 
     @property
     def offered(self) -> tuple[OfferedResource, ...]:

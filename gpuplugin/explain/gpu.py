@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from gpuplugin.errors import NothingToExplain
@@ -11,7 +12,7 @@ from gpuplugin.plan.desired import all_units, desired, for_claims, mps_trouble
 from gpuplugin.plan.faults import FaultKind, Policy, Told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gpuplugin.config import Config
     from gpuplugin.model.ids import PciAddress
@@ -64,14 +65,14 @@ class GpuAnswer:
 class Known:
     """What answers are made of. holders: who has which device of which resource; None where kubelet does not say.
 
-    unregistered: why kubelet does not know a resource, "" or absent where it does.
+    unregistered: why kubelet does not know a resource, by resource.
     """
 
     inventory: Inventory
     config: Config
     facts: Facts
     holders: Mapping[tuple[str, str], str] | None = None
-    unregistered: tuple[str, ...] = ()
+    unregistered: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def why(known: Known, name: str) -> GpuAnswer:
@@ -81,9 +82,9 @@ def why(known: Known, name: str) -> GpuAnswer:
         return _unreadable(known.inventory, name)
     devices = tuple(_devices(known, gpu))
     faults = [told for told in known.facts.health.told if told.gpu in (None, gpu.uuid)]
-    causes = tuple(_causes(known, gpu, faults))
+    causes = (*_causes(known, gpu, faults), *_unregistered(known, devices))
     by_claims = known.config.dra.includes(gpu)
-    offered = _by_claims(known, gpu) if by_claims else any(device.offered for device in devices)
+    offered = _by_claims(known, gpu) if by_claims else any(_can_be_had(known, device) for device in devices)
     return GpuAnswer(
         index=gpu.index,
         uuid=gpu.uuid,
@@ -160,8 +161,16 @@ def _causes(known: Known, gpu: Gpu, faults: list[Told]) -> Iterator[Cause]:
     yield from _of_devices(known, gpu)
     if held := known.facts.held.get(gpu.uuid):
         yield Cause(held, "end what holds it, or wait: it is handed out again by itself")
-    for trouble in known.unregistered:
-        yield Cause(trouble, "see that kubelet runs, and that its device-plugins folder is mounted here")
+
+
+def _can_be_had(known: Known, device: DeviceAnswer) -> bool:
+    return device.offered > 0 and device.resource not in known.unregistered
+
+
+def _unregistered(known: Known, devices: Iterable[DeviceAnswer]) -> Iterator[Cause]:
+    for resource in sorted({device.resource for device in devices} & known.unregistered.keys()):
+        do = "see that kubelet runs, and that its device-plugins folder is mounted here"
+        yield Cause(f"{resource} is not registered with kubelet: {known.unregistered[resource]}", do)
 
 
 def _configured(config: Config, gpu: Gpu) -> Iterator[Cause]:

@@ -79,8 +79,9 @@ def test_one_that_claims_hand_out_is_offered_by_them():
 
 
 def test_kubelet_that_does_not_know_the_resource_is_a_cause():
-    answer = why(Known(inventory(gpu(0)), Config(), WELL, {}, ("nvidia.com/gpu is not registered",)), "0")
-    assert "not registered" in answer.causes[0].why
+    answer = why(Known(inventory(gpu(0)), Config(), WELL, {}, {NAME: "no socket"}), "0")
+    assert not answer.offered
+    assert answer.causes[0].why == "nvidia.com/gpu is not registered with kubelet: no socket"
     assert "kubelet runs" in answer.causes[0].do
 
 
