@@ -55,8 +55,16 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "none",
             {"": f"{registry.DEVICE_FAULT.name} == 1"},
             "table",
-            WIDTH,
+            WIDTH // 2,
             about="Each device that is not handed out, with the reason that the log and kubelet's Events have.",
+        ),
+        Panel(
+            "Faults, also those that only warn",
+            "none",
+            {"": f"{registry.GPU_FAULT.name} == 1"},
+            "table",
+            WIDTH // 2,
+            about="Each fault of a GPU, and what the policy of this node makes of it.",
         ),
     ),
     "Pods": (

@@ -114,6 +114,14 @@ ALERTS: Final = (
         "5m",
     ),
     Alert(
+        "GpuNeedsRepair",
+        f'max by (instance, gpu, UUID, fault, policy) ({registry.GPU_FAULT.name}{{policy=~"reset|reboot"}})',
+        "critical",
+        f"{DEVICE} waits for a {{{{ $labels.policy }}}} ({{{{ $labels.fault }}}})",
+        "Drain the GPU's pods, or the node's for a reboot, and do that; a fault that comes back asks for another GPU.",
+        "10m",
+    ),
+    Alert(
         "GpuXidNeedsReset",
         f"time() - {_LAST_SEEN}{xids(XidKind.RESET_GPU)} < 600",
         "critical",

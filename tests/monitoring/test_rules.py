@@ -33,6 +33,7 @@ def steady(value):
 
 FIRES = {
     "GpuWithdrawn": {f"gpuplugin_device_healthy{{{ON}}}": steady(0)},
+    "GpuNeedsRepair": {f'gpuplugin_gpu_fault_info{{{ON},fault="reset-wanted",policy="reset"}}': steady(1)},
     "GpuXidNeedsReset": last_seen(95),
     "GpuXidNeedsRestart": last_seen(79),
     "GpuXidToLookInto": last_seen(48),
@@ -79,6 +80,7 @@ FIRES = {
 
 STAYS = {
     "GpuWithdrawn": {f"gpuplugin_device_healthy{{{ON}}}": "1x60 0x3 1x300"},
+    "GpuNeedsRepair": {f'gpuplugin_gpu_fault_info{{{ON},fault="thermal",policy="warn"}}': steady(1)},
     "GpuXidNeedsReset": {**last_seen(79), **last_seen(13), **last_seen(48)},
     "GpuXidNeedsRestart": {**last_seen(95), **last_seen(31)},
     "GpuXidToLookInto": {f'gpuplugin_xid_last_seen_timestamp_seconds{{{ON},xid="48"}}': steady(60)},
