@@ -46,7 +46,7 @@ ENDING_SECONDS: Final = 10
 
 @dataclass(slots=True)
 class _Watched:
-    """A control daemon that is followed. since: when it was first seen · limits: the commands that it has been given."""
+    """A control daemon that is followed. since: when it was first seen · limits: the commands it has been given."""
 
     running: Running
     process: Process
