@@ -1,8 +1,12 @@
 """What is written, from which level on, and how that is changed while the daemon runs."""
 
 import asyncio
+import functools
 import io
 import json
+import signal
+import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -11,6 +15,9 @@ from gpuplugin.daemon import logs
 from gpuplugin.daemon.reload import ConfigSource, Reload
 from gpuplugin.serving import operation
 from tests.daemon.conftest import GPU
+from tests.daemon.test_node import until
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -95,3 +102,33 @@ async def test_what_is_done_side_by_side_keeps_its_own_number(written):
 
     first, second = await asyncio.gather(work("first"), work("second"))
     assert {line["event"]: line["operation"] for line in written()} == {"first": first, "second": second}
+
+
+async def test_the_signal_switches_debugging_on_and_off_in_the_program(folder):
+    """As a process: the handler is the program's, and a daemon that had none would end."""
+    command = [sys.executable, "-m", "gpuplugin", "run", "--simulate", "hgx-h100", "--simulate-folder", f"{folder}/h"]
+    command += [
+        "--log-format",
+        "json",
+        f"--paths-kubelet={folder}",
+        f"--paths-cdi={folder}/cdi",
+        f"--paths-state={folder}",
+    ]
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(*command, "--rescan-seconds=1", stderr=out, cwd=ROOT)
+    said = functools.partial(read, log)
+    try:
+        await until(lambda: "NVML answers" in said(), "the first look")
+        assert "looking" not in said()
+        process.send_signal(signal.SIGUSR1)
+        await until(lambda: "looking" in said(), "a line for debugging")
+        process.send_signal(signal.SIGUSR1)
+        await until(lambda: said().count("log level") == 2, "both changes")
+    finally:
+        process.terminate()
+        assert await process.wait() == 0
+
+
+def read(path):
+    return [json.loads(line)["event"] for line in path.read_text().splitlines() if line.startswith("{")]
