@@ -36,6 +36,7 @@ def gpus_of(simulated: machine.Machine) -> list[Gpu]:
     ]
 
 
+@pytest.mark.go
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", machine.names())
 def test_every_simulated_machine_gives_a_document(

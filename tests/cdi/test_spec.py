@@ -212,6 +212,7 @@ def disagreement(text: bytes, theirs: dict[str, Any]) -> str:
     return "" if minimum == theirs["minimum"] else f"our minimum {minimum}, the library's {theirs['minimum']}"
 
 
+@pytest.mark.go
 def test_we_judge_as_the_cdi_project_does(library: Any) -> None:
     documents: list[bytes] = []
 
@@ -239,6 +240,7 @@ def test_we_judge_as_the_cdi_project_does(library: Any) -> None:
     assert 0.1 < accepted / len(documents) < 0.9, f"{accepted} of {len(documents)} accepted: too one-sided to compare"
 
 
+@pytest.mark.go
 def test_what_we_write_the_library_takes(library: Any) -> None:
     odd = "".join(map(chr, [0x1, 0x9, 0xA, 0x7F, 0x85, 0xA0, 0x2028, 0xFEFF, 0xFFFE, 0x1F600])) + "\"\\'#: {"
     specs = [

@@ -19,6 +19,15 @@ import tempfile
 from pathlib import Path
 
 SOURCES = ("*.go", "go.mod", "go.sum")
+FLAGS = (
+    "-mod=readonly",
+    "-trimpath",
+    "-buildvcs=false",
+    "-tags=no_btrfs no_devmapper no_zfs",
+    "-gcflags=all=-dwarf=false",
+)
+ENVIRONMENT = {"CGO_ENABLED": "0", "GOGC": "400"}
+"""As tests/cluster builds Kubernetes: what both are made of is then compiled once."""
 
 
 class GoMissingError(Exception):
@@ -41,8 +50,8 @@ class GoBuildError(Exception):
 def build(folder: Path) -> Path:
     """Return the binary of the Go main package in `folder`, built now unless the cache has it.
 
-    What counts is content, never time stamps: the key is made of all Go files below the folder, go.mod, go.sum and
-    what `go version` says. Any number of processes may ask at once; one at a time builds, over all folders.
+    What counts is content, never time stamps: the key is made of all Go files below the folder, go.mod, go.sum, the
+    flags and what `go version` says. Any number of processes may ask at once; one at a time builds, over all folders.
 
     Raises GoMissingError where there is no Go, and GoBuildError with the compiler's words.
     """
@@ -62,7 +71,7 @@ def build(folder: Path) -> Path:
 
 def _key(go: str, folder: Path) -> str:
     version = subprocess.run([go, "version"], cwd=folder, check=True, capture_output=True).stdout
-    digest = hashlib.sha256(version)
+    digest = hashlib.sha256(version + repr((FLAGS, ENVIRONMENT)).encode())
     for source in sorted(path for pattern in SOURCES for path in folder.rglob(pattern)):
         content = hashlib.sha256(source.read_bytes()).hexdigest()
         digest.update(f"{source.relative_to(folder)} {content}\n".encode())
@@ -73,8 +82,9 @@ def _compile(go: str, folder: Path, binary: Path) -> None:
     """Build beside the binary and rename into place, so that a half-written one is never found."""
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix=f".{folder.name}-") as scratch:
         fresh = Path(scratch) / folder.name
-        command = [go, "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", str(fresh), "."]
-        done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+        command = [go, "build", *FLAGS, "-ldflags=-s -w", "-o", str(fresh), "."]
+        environment = {**os.environ, **ENVIRONMENT}
+        done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
         if done.returncode:
             raise GoBuildError(folder, done.stderr)
         fresh.rename(binary)
