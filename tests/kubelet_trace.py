@@ -1,6 +1,6 @@
 """What kubelet calls while pods come and go, for two tests that hold each other: the real one's, and the stand-in's.
 
-The file is recorded from the real kubelet (GPUPLUGIN_TEST_UPDATE_GOLDEN=1 with the cluster's test). The stand-in must call
+It is recorded from the real kubelet (GPUPLUGIN_TEST_UPDATE_GOLDEN=1 with the cluster's test). The stand-in must call
 the same for the same steps, or what is proven with it is proven of something that does not exist.
 """
 

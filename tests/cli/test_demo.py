@@ -116,7 +116,7 @@ async def test_the_shells_settings_are_not_the_demos(tmp_path, monkeypatch):
     async with DemoDaemon("vm-flat", tmp_path, {"paths-kubelet": str(tmp_path)}) as daemon:
         async with asyncio.timeout(30):
             # The log is another process's; what is refused is refused before this line of it.
-            while daemon.when("starting") is None:  # noqa: ASYNC110
+            while daemon.when("starting") is None:
                 await asyncio.sleep(0.02)
 
 

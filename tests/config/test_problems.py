@@ -102,7 +102,8 @@ MISTAKES = {
         "- log",
         (
             "c.yaml:1: (top): ['log'] is not allowed; allowed: a mapping with the keys version, flags, resources,"
-            " sharing, devices, imex, cdi, dra, health, metrics, node, events, labels, profiles, rescanSeconds, paths, log"
+            " sharing, devices, imex, cdi, dra, health, metrics, node, events, labels, profiles, rescanSeconds, paths,"
+            " log"
         ),
     ),
     "a text for a list": (
