@@ -27,8 +27,8 @@ pytestmark = [
 ]
 
 MORE = "GPUPLUGIN_TEST_MORE" in os.environ
-PODS = 100 if MORE else 20
-"""Of each policy; a pod takes two to three seconds."""
+PODS = 500 if MORE else 100
+"""Of each policy; a pod takes a quarter of a second to a half."""
 MOST = 4
 """Pods there at a time."""
 
