@@ -21,7 +21,7 @@ DRIVER: Final = "gpu.nvidia.com"
 ACCOUNT: Final = "gpuplugin"
 RECORDS: Final = KUBELET_FOLDER / "plugins" / DRIVER / "claims"
 POLICY_SECONDS: Final = 30.0
-CLEAN_SECONDS: Final = 90.0
+CLEAN_SECONDS: Final = 150.0
 
 
 def claim(name: str, *requests: Mapping[str, Any], constraints: list[Json] | None = None, **spec: Any) -> Json:

@@ -41,7 +41,7 @@ MACHINE: Final = "hgx-h100"
 CDI_FOLDER: Final = Path("/var/run/cdi")
 SOCKETS: Final = KUBELET_FOLDER / "device-plugins"
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
-READY_SECONDS: Final = 30.0
+READY_SECONDS: Final = 90.0
 END_SECONDS: Final = 15.0
 
 Held = dict[str, frozenset[str]]

@@ -148,7 +148,7 @@ def test_sick_gpu_is_tainted_with_its_reason_told_to_its_pod_and_both_are_lifted
     assert sick["attributes"]["uuid"]["string"] == uuid
     (taint,) = sick["taints"]
     assert (taint["key"], taint["effect"]) == ("gpuplugin.io/unhealthy", "NoSchedule")
-    assert "does-not-answer" in taint["value"]
+    assert "GPU_IS_LOST" in taint["value"]
     node.cluster.wait_for(lambda: health() == "Unhealthy" or None, 30, "the reason in the pod's status")
     others = node.in_container(node.claiming("others", request("gpus", 7)))
     assert uuid not in others

@@ -54,7 +54,7 @@ T = TypeVar("T")
 Say = Callable[[str], None]
 
 _START_SECONDS = 120.0
-_POD_SECONDS = 60.0
+_POD_SECONDS = 150.0
 _ENDS = frozenset({"Succeeded", "Failed"})
 _LOOK_EVERY = 0.05
 

@@ -33,6 +33,8 @@ class Processes:
         """Start a program that isn't running, in a session of its own: it outlives this process. `path` is its PATH."""
         if self.pid(name) is not None:
             return
+        if (ended := self._children.pop(name, None)) is not None:
+            ended.wait()  # it has ended by itself, and nobody has asked after it yet
         self.run.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / name).open("ab") as log:
