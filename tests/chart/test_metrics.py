@@ -19,7 +19,6 @@ def test_nothing_is_opened_unless_asked_for(render: Render):
     text = render()
     assert "ports" not in container(text)
     assert "PodMonitor" not in objects(text)
-    assert not [one for one in container(text)["volumeMounts"] if "pod-resources" in one["mountPath"]]
 
 
 def test_metrics_have_a_port_kubelets_word_on_pods_and_the_nodes_name(render: Render):
