@@ -226,6 +226,7 @@ async def test_a_list_that_makes_no_sense_is_said_and_all_is_shown(bench, scrape
 async def test_admission_is_counted_and_timed(bench, scraped):
     async with scraped() as scrapes:
         await bench.usable(8)
+        await scrapes.until(lambda found: len(found) == 8, "metrics are served", "gpuplugin_device_healthy")
         [(_, before)] = await scrapes.values("gpuplugin_allocations_total", resource=GPU) or [({}, 0)]
         await bench.kubelet.admit("two", GPU, 2)
         await scrapes.until(
