@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import socket
-import sys
 import time
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc.aio
+from memory import resident_mib
 from rig import report
-from rig.node import Node, Way, count, ways
+from rig.claims import node_with_api
+from rig.node import Way, count, ways
 
 from gpuplugin.pb import dra_v1_pb2 as api
 from gpuplugin.pb import dra_v1_pb2_grpc as rpc
-from gpuplugin.pb import podresources_v1_pb2 as pods
-from gpuplugin.pb import podresources_v1_pb2_grpc as pods_rpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
 
-NODE_NAME = "bench"
+    from rig.node import Node
+
 PREPARE, UNPREPARE = (5.0, 15.0), (5.0, 15.0)
 AT_ONCE = (60.0, 120.0)
 REFERENCE = {
@@ -42,17 +40,6 @@ REFERENCE = {
 }
 SOON = 30.0
 _numbers = itertools.count()
-
-
-class NoPods(pods_rpc.PodResourcesListerServicer):
-    """Kubelet's word that no pod has any device."""
-
-    async def List(  # noqa: N802 - gRPC's name
-        self, request: pods.ListPodResourcesRequest, context: object
-    ) -> pods.ListPodResourcesResponse:
-        """Tell of none."""
-        del request, context
-        return pods.ListPodResourcesResponse()
 
 
 class Kubelet:
@@ -98,43 +85,10 @@ class Kubelet:
 @asynccontextmanager
 async def serving(way: Way) -> AsyncIterator[tuple[Kubelet, Node]]:
     """A daemon that serves claims on all GPUs."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(Path(__file__).parent / "rig" / "api_server.py"),
-        str(port),
-        NODE_NAME,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    await server.stdout.readline()
-    settings = {"dra_gpus": "all", "node_name": NODE_NAME}
-    with Node(way=way, **settings) as node:
-        kubeconfig = node.folder / "kubeconfig"
-        kubeconfig.write_text(json.dumps(_kubeconfig(port)))
-        node.command += [f"--kubeconfig={kubeconfig}", f"--paths-kubelet={node.folder}"]
-        for folder in ("plugins_registry", "plugins", "pods", "pod-resources"):
-            (node.folder / folder).mkdir()
-        lister = grpc.aio.server()
-        pods_rpc.add_PodResourcesListerServicer_to_server(NoPods(), lister)
-        lister.add_insecure_port(f"unix:{node.folder}/pod-resources/kubelet.sock")
-        await lister.start()
-        async with node.kubelet:
-            try:
-                await node.start()
-                async with grpc.aio.insecure_channel(f"unix:{await _socket(node)}") as channel:
-                    kubelet = Kubelet(channel)
-                    await kubelet.usable()
-                    yield kubelet, node
-            except TimeoutError:
-                print(node.log.read_text(encoding="utf-8"), file=sys.stderr)
-                raise
-            finally:
-                await node.stop()
-                await lister.stop(None)
-                server.terminate()
-                await server.wait()
+    async with node_with_api(way) as (node, _), grpc.aio.insecure_channel(f"unix:{await _socket(node)}") as channel:
+        kubelet = Kubelet(channel)
+        await kubelet.usable()
+        yield kubelet, node
 
 
 async def _socket(node: Node) -> Path:
@@ -164,7 +118,7 @@ async def measure(way: Way) -> None:
             unprepared.append((time.perf_counter() - middle) * 1000)
         report.times("8 claims of 1 device at once: all Prepares", prepared, AT_ONCE, "722")
         report.times("8 claims of 1 device at once: all Unprepares", unprepared, AT_ONCE, "706")
-        report.value("RSS with claims served", _rss(node.pid), "MiB", 80, "76-92")
+        report.value("RSS with claims served", resident_mib(node.pid), "MiB", 80, "76-92")
 
 
 async def _pairs(
@@ -179,22 +133,6 @@ async def _pairs(
             unprepared.append(back)
     report.times(f"Prepare, {what}", prepared, PREPARE, prepare or REFERENCE["Prepare", size])
     report.times(f"Unprepare, {what}", unprepared, UNPREPARE, unprepare or REFERENCE["Unprepare", size])
-
-
-def _rss(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
-
-
-def _kubeconfig(port: int) -> dict:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "bench",
-        "clusters": [{"name": "bench", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "bench", "user": {"token": "bench"}}],
-        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
-    }
 
 
 if __name__ == "__main__":
