@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 
-from gpuplugin.discovery import condition
+from gpuplugin.discovery import condition, nvml_mig
 from gpuplugin.discovery import nvml_decode as decode
 from gpuplugin.discovery.nvml import ComputeMode, GpuReading, NvLinkEnd, Probe
 from gpuplugin.discovery.telemetry import TelemetryReader
 from gpuplugin.errors import GpuLost, NvmlError, NvmlHung, NvmlNotSupported, NvmlUnavailable
 from gpuplugin.model.health import XidEvent
-from gpuplugin.model.ids import GpuUuid, MigUuid, PciAddress, pci_address
-from gpuplugin.model.inventory import Driver, Fabric, MigDevice, MigMode, MigPlacement
+from gpuplugin.model.ids import GpuUuid, PciAddress, pci_address
+from gpuplugin.model.inventory import Driver, Fabric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -126,7 +126,7 @@ class RealNvml:
         number = _ask_if_supported("nvmlDeviceGetArchitecture", handle)
         brand = _ask_if_supported("nvmlDeviceGetBrand", handle)
         memory = _memory(handle)
-        mig = _mig_mode(handle)
+        mig = nvml_mig.mode(_ask, handle)
         return GpuReading(
             index=index,
             uuid=uuid,
@@ -137,7 +137,7 @@ class RealNvml:
             memory_bytes=memory,
             compute_capability=_ask_if_supported("nvmlDeviceGetCudaComputeCapability", handle),
             mig=mig,
-            mig_devices=tuple(_mig_devices(handle, memory)) if mig and mig.current else (),
+            mig_devices=tuple(nvml_mig.devices(_ask, handle, memory)) if mig and mig.current else (),
             fabric=_fabric(handle),
             nvlinks=nvlinks,
             brand=None if brand is None else decode.brand(brand),
@@ -316,57 +316,6 @@ def _pci_address(call: str, *arguments: object) -> PciAddress:
 def _memory(handle: Any) -> int | None:
     memory = _ask_if_supported("nvmlDeviceGetMemoryInfo", handle)
     return None if memory is None else int(memory.total)
-
-
-def _mig_mode(handle: Any) -> MigMode | None:
-    modes = _ask_if_supported("nvmlDeviceGetMigMode", handle)
-    return None if modes is None else MigMode(current=bool(modes[0]), pending=bool(modes[1]))
-
-
-def _mig_devices(gpu: Any, gpu_memory: int | None) -> Iterator[MigDevice]:
-    for slot in range(_ask("nvmlDeviceGetMaxMigDeviceCount", gpu)):
-        try:
-            handle = _ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, slot)
-        except NvmlError as error:
-            if error.code == decode.NOT_FOUND:
-                continue
-            raise
-        yield _mig_device(gpu, slot, handle, gpu_memory)
-
-
-def _mig_device(gpu: Any, slot: int, handle: Any, gpu_memory: int | None) -> MigDevice:
-    instance: int = _ask("nvmlDeviceGetGpuInstanceId", handle)
-    has = _ask("nvmlDeviceGetAttributes_v2", handle)
-    sizes = (has.gpuInstanceSliceCount, has.computeInstanceSliceCount, has.memorySizeMB)
-    return MigDevice(
-        uuid=MigUuid(_ask("nvmlDeviceGetUUID", handle)),
-        index=slot,
-        gpu_instance=instance,
-        compute_instance=_ask("nvmlDeviceGetComputeInstanceId", handle),
-        profile=decode.profile_in_name(_ask("nvmlDeviceGetName", handle))
-        or decode.profile_from_sizes(*sizes, gpu_memory),
-        placement=_placement(gpu, instance),
-        memory_bytes=has.memorySizeMB * decode.MIB,
-        multiprocessors=has.multiprocessorCount,
-        gpu_slices=has.gpuInstanceSliceCount,
-        compute_slices=has.computeInstanceSliceCount,
-        copy_engines=has.sharedCopyEngineCount,
-        decoders=has.sharedDecoderCount,
-        encoders=has.sharedEncoderCount,
-        jpegs=has.sharedJpegCount,
-        ofas=has.sharedOfaCount,
-    )
-
-
-def _placement(gpu: Any, instance: int) -> MigPlacement | None:
-    """None where it may not be asked for: it takes root, or the capability ``mig/config``."""
-    try:
-        placement = _ask("nvmlGpuInstanceGetInfo", _ask("nvmlDeviceGetGpuInstanceById", gpu, instance)).placement
-    except NvmlError as error:
-        if error.code == decode.NO_PERMISSION or isinstance(error, NvmlNotSupported):
-            return None
-        raise
-    return MigPlacement(placement.start, placement.size)
 
 
 def _fabric(handle: Any) -> Fabric | None:
