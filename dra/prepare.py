@@ -104,7 +104,8 @@ class Surroundings:
 class Preparing:
     """Prepares and unprepares. checkpoint: loaded · blocking: makes a call on the thread that it belongs to.
 
-    told: hears each claim with its devices once it is prepared · changed: hears that the records are other than before.
+    told: hears each claim with its devices once it is prepared · over: hears the UID of one that is being unprepared ·
+    changed: hears that the records are other than before.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Preparing:
         self._effects = effects or NoEffects()
         self._turns: dict[str, _Turn] = {}
         self.told: Callable[[ResourceClaim, tuple[NodeDevice, ...]], None] = lambda _claim, _devices: None
+        self.over: Callable[[str], None] = lambda _uid: None
         self.changed: Callable[[], None] = lambda: None
 
     async def prepare(self, wanted: ClaimName) -> Record:
@@ -154,6 +156,7 @@ class Preparing:
     async def unprepare(self, uid: str) -> bool:
         """Take a claim's devices back, whether or not there is still such a claim. False: it was not prepared."""
         async with self._turn(uid):
+            self.over(uid)
             before = await self._on_disk(lambda: self._checkpoint.find(uid))
             if before is not None:
                 await self._release(before)
@@ -172,6 +175,7 @@ class Preparing:
             record = await self._on_disk(lambda: self._checkpoint.find(uid))
             if record is None or await self._still_wanted(record) or self._around.in_use(record):
                 return False
+            self.over(uid)
             await self._release(record)
             log.warning("claim is gone, and its pods are: its devices are free again", claim=str(record.claim))
             return True

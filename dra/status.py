@@ -68,6 +68,11 @@ class DeviceStatus:
         self._writing[uid] = task
         task.add_done_callback(lambda done: self._writing.pop(uid) if self._writing.get(uid) is done else None)
 
+    def drop(self, uid: str) -> None:
+        """Write nothing more of a claim: its devices are being taken back."""
+        if writing := self._writing.get(uid):
+            writing.cancel()
+
     async def close(self) -> None:
         """Give up what is still being written."""
         for task in (tasks := list(self._writing.values())):

@@ -107,7 +107,8 @@ class Claims:
                 complete=self._settled,
             ),
         )
-        preparing.told, preparing.changed = statuses.tell, self._records_changed
+        preparing.told, preparing.over = statuses.tell, statuses.drop
+        preparing.changed = self._records_changed
         self._recovery = Recovery(preparing, self._checkpoint, self._worker.run, kube, self._claims_in_pods)
 
         def add_services(server: grpc.aio.Server) -> None:

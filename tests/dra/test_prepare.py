@@ -237,6 +237,17 @@ async def test_unprepare_during_a_slow_prepare_leaves_nothing(tmp_path):
     assert node.preparing._turns == {}
 
 
+async def test_who_tells_of_claims_hears_when_one_is_over_before_its_devices_are_free(node, api):
+    one = claim("one", 2)
+    api.put(one)
+    heard = []
+    node.preparing.over = lambda uid: heard.append((uid, uid in node.records()))
+    await node.prepare(one)
+    assert heard == []
+    await node.unprepare(one)
+    assert heard == [(one.metadata.uid, True)]
+
+
 async def test_unprepare_after_a_prepare_that_kubelet_gave_up_leaves_nothing(tmp_path):
     slow = SlowApiServer()
     node = Node(tmp_path / "claims", slow)

@@ -67,6 +67,18 @@ async def test_newer_word_replaces_one_that_is_still_being_written():
     assert [[one.device for one in devices] for _, devices in api.written] == [["gpu-3"]]
 
 
+async def test_nothing_more_is_written_of_a_claim_that_is_being_taken_back():
+    api = Api()
+    status = DeviceStatus(DRIVER, api)
+    one, other = claim("one", 2), claim("other", 3)
+    status.tell(one, (device(2),))
+    status.tell(other, (device(3),))
+    status.drop(one.metadata.uid)
+    status.drop("one that was never told of")
+    await at_rest(status)
+    assert [name for name, _ in api.written] == ["other"]
+
+
 async def test_claim_that_is_gone_and_rights_that_are_missing_trouble_nobody():
     about = ("patch", "resourceclaims/status.resource.k8s.io", "team/one")
     api = Api(KubeNotFound(*about, "gone"), KubeForbidden(*about, 403, "no"))
