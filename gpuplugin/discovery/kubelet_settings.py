@@ -77,7 +77,7 @@ def read(kubelet: Path, proc: Path, root: Place) -> KubeletSettings:
     kubelet: its folder, as we see it · proc: /proc, the host's where that can be seen · root: the host's root as it is
     mounted here; it counts only where it stands for ``/`` on the host.
     """
-    files, found = _HostFiles(kubelet, root), _Found()
+    files, found = HostFiles(kubelet, root), _Found()
     flags = _command_line(proc)
     if flags is None:
         config, drop_ins = next(
@@ -93,7 +93,7 @@ def read(kubelet: Path, proc: Path, root: Place) -> KubeletSettings:
     return _settings(found, files)
 
 
-class _HostFiles:
+class HostFiles:
     """The host's files by their names there, as far as they are mounted here."""
 
     def __init__(self, kubelet: Path, root: Place) -> None:
@@ -101,19 +101,25 @@ class _HostFiles:
 
     def see(self, path: str) -> Path | None:
         """Where we have the host's file or folder; None where we have not."""
-        own = self.kubelet / Path(path).relative_to(KUBELET) if Path(path).is_relative_to(KUBELET) else None
-        if own is not None and os.access(own, os.F_OK):
-            return own
-        resolved = self._root.resolve(path) if path and self._root.host == "/" else None
-        return None if resolved is None else self._root.see(resolved)
+        names = [path]
+        if Path(path).is_relative_to(KUBELET):  # where kubelet's folder is another, it has one name here and there
+            own = self.kubelet / Path(path).relative_to(KUBELET)
+            if os.access(own, os.F_OK):
+                return own
+            names.append(str(own))
+        if path and self._root.host == "/":
+            return next((self._root.see(found) for name in names if (found := self._root.resolve(name))), None)
+        return None
 
     def is_config(self, path: str) -> bool:
+        """Whether it is a KubeletConfiguration."""
         try:
             return bool(path) and _document(self, path).get("kind") == KIND
         except _UNREADABLE:
             return False
 
     def is_folder(self, path: str) -> bool:
+        """Whether it is a folder that we may enter."""
         seen = self.see(path) if path else None
         return seen is not None and os.access(f"{seen}/.", os.F_OK)
 
@@ -161,7 +167,7 @@ def _flags(words: list[str]) -> dict[str, str]:
     return flags
 
 
-def _merge_file(found: _Found, files: _HostFiles, path: str) -> None:
+def _merge_file(found: _Found, files: HostFiles, path: str) -> None:
     try:
         found.values = _merged(found.values, _document(files, path))
     except _UNREADABLE as error:
@@ -171,7 +177,7 @@ def _merge_file(found: _Found, files: _HostFiles, path: str) -> None:
         found.read_from.append(path)
 
 
-def _document(files: _HostFiles, path: str) -> dict[str, Any]:
+def _document(files: HostFiles, path: str) -> dict[str, Any]:
     """Read a file as YAML, which JSON is, too. Raises what is in _UNREADABLE."""
     seen = files.see(path)
     if seen is None:
@@ -200,7 +206,7 @@ def _merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def _settings(found: _Found, files: _HostFiles) -> KubeletSettings:
+def _settings(found: _Found, files: HostFiles) -> KubeletSettings:
     defaults = DEFAULTS if found.read_from and found.complete else {}
     values = {**defaults, **{key: value for key, value in found.values.items() if value != ""}}
     states = {name: _state(files, found, f"{KUBELET}/{name}_manager_state") for name in ("cpu", "memory")}
@@ -223,7 +229,7 @@ def _settings(found: _Found, files: _HostFiles) -> KubeletSettings:
     )
 
 
-def _state(files: _HostFiles, found: _Found, path: str) -> str | None:
+def _state(files: HostFiles, found: _Found, path: str) -> str | None:
     seen = files.see(path)
     if seen is None:
         return None
@@ -250,18 +256,25 @@ def _has_cpu(value: object) -> bool:
 
 
 def _cpus(found: _Found, value: object) -> tuple[int, ...] | None:
-    """Read the kernel's list notation, ``0-3,8``; None where it says nothing."""
+    """Read ``reservedSystemCPUs``; None where it says nothing."""
     text = _text(value)
     if not text:
         return None
     try:
-        ends = [(int(one), int(last or one)) for one, _, last in (part.partition("-") for part in text.split(","))]
-        if max(last for _, last in ends) >= _CPUS_MAX:
-            raise ValueError(text)  # noqa: TRY301 - refused like all that is no list
-        return tuple(sorted({cpu for one, last in ends for cpu in range(one, last + 1)}))
+        return cpu_list(text)
     except ValueError:
         found.troubles.append(f"reservedSystemCPUs: {text!r} is no list of CPUs; allowed: such as 0-3,8")
         return None
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """Read the kernel's list notation, ``0-3,8``; none in "". Raises ValueError."""
+    if not text:
+        return ()
+    ends = [(int(one), int(last or one)) for one, _, last in (part.partition("-") for part in text.split(","))]
+    if max(last for _, last in ends) >= _CPUS_MAX:
+        raise ValueError(text)
+    return tuple(sorted({cpu for one, last in ends for cpu in range(one, last + 1)}))
 
 
 def _text(value: object) -> str | None:

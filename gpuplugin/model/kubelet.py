@@ -39,3 +39,60 @@ class KubeletSettings:
         """Whether containers can get CPUs of their own."""
         policy = self.cpu_policy or self.cpu_state
         return None if policy is None else policy == "static"
+
+
+Owner = tuple[str, str]
+"""A pod's UID and its container, init containers too; "" for what a pod has as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuState:
+    """What kubelet's CPU manager has written down.
+
+    shared: CPUs that no container has for itself, those set aside for the system among them · own: the others, by who
+    has them.
+    """
+
+    policy: str
+    shared: frozenset[int]
+    own: Mapping[Owner, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """Memory or huge pages (``memory``, ``hugepages-2Mi``) of a container: bytes, on these NUMA nodes together."""
+
+    resource: str
+    nodes: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOfNode:
+    """One NUMA node, bytes by resource. group: the NUMA nodes that kubelet gives out together with it, at least itself.
+
+    allocatable: for pods, were none there · assignments: how many blocks lie on it.
+    """
+
+    allocatable: Mapping[str, int]
+    free: Mapping[str, int]
+    assignments: int
+    group: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """What kubelet's memory manager has written down. nodes: by NUMA node · own: blocks, by who has them."""
+
+    policy: str
+    nodes: Mapping[int, MemoryOfNode]
+    own: Mapping[Owner, tuple[MemoryBlock, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletStates:
+    """Kubelet's own state files. None: not there, or not to be read from here, and `troubles` may say why."""
+
+    cpus: CpuState | None = None
+    memory: MemoryState | None = None
+    troubles: tuple[str, ...] = ()
