@@ -109,11 +109,17 @@ class Checkpoint:
         self._stamps: dict[str, _Stamp] = {}
         self._read: dict[str, Record | None] = {}
         self._records: Mapping[str, Record] = MappingProxyType({})
+        self._unreadable: frozenset[str] = frozenset()
 
     @property
     def records(self) -> Mapping[str, Record]:
         """The records as they were at the last call, by UID; may be read by any thread."""
         return self._records
+
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """The UIDs of the claims whose file made no sense at the last call; may be read by any thread."""
+        return self._unreadable
 
     @property
     def ledger(self) -> Ledger:
@@ -123,7 +129,7 @@ class Checkpoint:
     def load(self) -> tuple[str, ...]:
         """Bring `records` up to date; returns the UIDs of the claims whose file makes no sense."""
         with self._locked():
-            return tuple(sorted(uid for uid, record in self._read.items() if record is None))
+            return tuple(sorted(self._unreadable))
 
     def find(self, uid: str) -> Record | None:
         """Give a claim's record, None where there is none."""
@@ -139,10 +145,10 @@ class Checkpoint:
             before = self._records.get(record.uid)
             if before is not None and (before.completed or before.given != record.given):
                 return before
-            unreadable = [uid for uid, found in self._read.items() if found is None and uid != record.uid]
+            unreadable = self._unreadable - {record.uid}
             if unreadable:
                 raise CheckpointError(
-                    self._path(unreadable[0]),
+                    self._path(min(unreadable)),
                     "the record of a prepared claim makes no sense, so nobody knows which GPUs it has; it is made anew "
                     "as soon as kubelet and the API server can be asked",
                 )
@@ -229,21 +235,27 @@ class Checkpoint:
                     status = entry.stat(follow_symlinks=False)
                     uid = entry.name.removesuffix(_SUFFIX)
                     seen[uid] = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-        if seen == self._stamps:
+        known = self._stamps
+        if seen == known:
             return
-        self._read = {
-            uid: self._read[uid] if self._stamps.get(uid) == stamp else self._decode(uid) for uid, stamp in seen.items()
-        }
-        self._stamps = seen
+        before, self._read, self._stamps = self._read, {}, {}
+        for uid, stamp in seen.items():
+            try:
+                self._read[uid] = before[uid] if known.get(uid) == stamp else self._decode(uid)
+            except OSError:
+                self._read[uid] = None  # and without a stamp: that it cannot be read may be a matter of the moment
+            else:
+                self._stamps[uid] = stamp
         self._publish()
 
     def _publish(self) -> None:
         self._records = MappingProxyType({uid: record for uid, record in self._read.items() if record is not None})
+        self._unreadable = frozenset(self._read.keys() - self._records.keys())
 
     def _decode(self, uid: str) -> Record | None:
         try:
             record = msgspec.json.decode(self._path(uid).read_bytes(), type=Record)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         return record if record.uid == uid and record.readable <= FORMAT else None
 

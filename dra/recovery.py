@@ -39,7 +39,7 @@ class Claims(Protocol):
 
 
 class Recovery:
-    """Done once after each start.
+    """Done once after each start, and again where a record makes no sense any more.
 
     in_pods: the claims, as (namespace, name), with devices of ours that kubelet's pods have; raises GpuPluginError's
     kinds where kubelet cannot be asked.
@@ -61,7 +61,7 @@ class Recovery:
     async def complete(self) -> None:
         """Return once it is done; where that cannot be now, raise why."""
         async with self._turn:
-            if not self.done:
+            if not self.done or self._checkpoint.unreadable:
                 await self._recover()
                 self.done = True
 

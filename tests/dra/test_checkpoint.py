@@ -144,6 +144,20 @@ def test_file_of_a_claim_that_is_no_more_is_put_aside_and_not_lost(folder):
     assert [path.read_text() for path in (folder / "unreadable").iterdir()] == ["{"]
 
 
+def test_file_that_could_not_be_read_for_a_moment_is_read_again(folder, monkeypatch):
+    Checkpoint(folder).begin(record("a", 1), Ledger())
+    with monkeypatch.context() as moment:
+        moment.setattr(
+            "pathlib.Path.read_bytes", lambda path: (_ for _ in ()).throw(OSError(24, "Too many open files"))
+        )
+        one = Checkpoint(folder)
+        assert one.load() == ("a",)
+        with pytest.raises(CheckpointError):
+            one.begin(record("b", 1), Ledger())
+    assert one.load() == ()
+    assert one.find("a") == record("a", 1)
+
+
 def test_unprepare_settles_a_file_that_makes_no_sense(folder):
     folder.mkdir(parents=True)
     (folder / "a.json").write_text("{")

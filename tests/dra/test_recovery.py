@@ -66,6 +66,23 @@ async def test_broken_record_is_made_anew_from_its_claim(node, api):
     assert (await again.prepare(one)).completed
 
 
+async def test_record_that_breaks_later_is_made_anew_too(tmp_path, api):
+    one, other = claim("one", 2), claim("other", 3)
+    api.put(one, other)
+
+    async def complete():
+        await settled.complete()
+
+    node = Node(tmp_path / "claims", api, complete=complete)
+    settled = recovery(node, Kubelet(one))
+    await node.prepare(one)
+    (node.folder / "uid-one.json").write_text("{")
+    with pytest.raises(CheckpointError, match="made anew"):
+        await node.prepare(other)
+    await node.prepare(other)  # kubelet asks again
+    assert node.given() == {"one": {"gpu-2"}, "other": {"gpu-3"}}
+
+
 async def test_broken_record_of_a_claim_that_is_gone_is_put_aside(node):
     (node.folder / "uid-gone.json").write_text("{")
     await recovery(node, Kubelet()).complete()
