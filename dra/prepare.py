@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from dra.checkpoint import Checkpoint
+    from dra.claim import GrantedDevice
     from dra.devices import NodeDevice, NodeDevices
     from gpuplugin.kube.objects import ResourceClaim
 
@@ -181,7 +182,10 @@ class Preparing:
             return True
 
     def rebuilt(self, claim: ResourceClaim) -> Record:
-        """Give the record that a claim would have if it was begun. Raises ClaimRefused's kinds."""
+        """Give the record that a claim would have if it was begun, without devices that are not in the machine now.
+
+        Raises ClaimRefused's kinds; where none of its devices is here, too.
+        """
         meta = claim.metadata
         name = ClaimName(meta.namespace, meta.name, meta.uid)
         return self._record(allocated(claim, name, self._driver, self._pool), whole=True)[0]
@@ -215,7 +219,16 @@ class Preparing:
             else:
                 if begun.given == record.given:
                     return begun
+                self._check_given_up(begun, record)
                 await self._release(begun)  # it was given up, and has been allocated anew
+
+    def _check_given_up(self, before: Record, record: Record) -> None:
+        """Refuse a claim that was allocated anew while pods that it was allocated to before may still run."""
+        others = tuple(pod for pod in before.pods if pod not in record.pods)
+        if others and self._around.in_use(replace(before, pods=others)):
+            names = " and ".join(pod.name for pod in others)
+            held = ", ".join(device.gpu for device in before.devices)
+            raise DeviceHeld([f"claim {record.claim} was allocated anew, and pod {names} still has {held} of it"], ())
 
     async def _reclaimed(self, uid: str) -> bool:
         """Reclaim while another claim waits for it; False where its state cannot be had."""
@@ -250,8 +263,9 @@ class Preparing:
                 self.changed()
 
     def _record(self, claim: AllocatedClaim, *, whole: bool = False) -> tuple[Record, tuple[NodeDevice, ...]]:
-        """Make a claim's record. whole: also with devices that no container can be given now."""
-        devices = [self._device(granted.device, whole=whole) for granted in claim.devices]
+        """Make a claim's record. whole: of what is here, also where no container can be given it now."""
+        granted_here = self._here(claim) if whole else claim.devices
+        devices = [self._device(granted.device, whole=whole) for granted in granted_here]
         record = Record(
             uid=claim.name.uid,
             namespace=claim.name.namespace,
@@ -266,11 +280,19 @@ class Preparing:
                     granted.share,
                     granted.use.value,
                 )
-                for granted, device in zip(claim.devices, devices, strict=True)
+                for granted, device in zip(granted_here, devices, strict=True)
             ),
             pods=tuple(RecordedPod(name, uid) for name, uid in claim.pods),
         )
         return record, tuple(devices)
+
+    def _here(self, claim: AllocatedClaim) -> tuple[GrantedDevice, ...]:
+        """Give what of a claim is in the machine now, or all of it where nothing is."""
+        known = self._around.devices().by_name
+        here = tuple(granted for granted in claim.devices if granted.device in known)
+        if lacking := [granted.device for granted in claim.devices if granted.device not in known]:
+            log.warning("devices of a claim are not in this machine now", claim=str(claim.name), devices=lacking)
+        return here or claim.devices
 
     def _device(self, name: str, *, whole: bool = False) -> NodeDevice:
         known = self._around.devices()

@@ -96,7 +96,7 @@ class Recovery:
                 await self._blocking(partial(self._checkpoint.adopt, record))
             log.warning("claim recorded anew", claim=name, uid=uid, devices=[one.device for one in record.devices])
         for uid in broken:
-            log.warning("record put aside: there is no such claim any more", uid=uid)
+            log.warning("record put aside: there is no claim with devices here to make it anew from", uid=uid)
             await self._blocking(partial(self._checkpoint.put_aside, uid, None))
         for uid in self._checkpoint.records:
             await self._preparing.reclaim(uid)

@@ -181,6 +181,22 @@ async def test_claim_that_was_allocated_anew_gets_the_new_devices(node, api):
     assert node.given() == {"one": {"gpu-5"}}
 
 
+async def test_claim_that_was_allocated_anew_waits_for_the_pod_that_still_has_its_old_devices(node, api):
+    before, after, other = claim("one", 2, pod="forced"), claim("one", 5, pod="next"), claim("other", 2)
+    api.put(before, other)
+    await node.prepare(before)
+    api.put(after)
+    node.pods_here = {"uid-forced", "uid-next"}
+    with pytest.raises(DeviceHeld, match=f"allocated anew, and pod team/forced still has {gpu(2)}"):
+        await node.prepare(after)
+    with pytest.raises(DeviceHeld, match="team/one"):
+        await node.prepare(other)
+    node.pods_here = {"uid-next"}
+    await node.prepare(after)
+    await node.prepare(other)
+    assert node.given() == {"one": {"gpu-5"}, "other": {"gpu-2"}}
+
+
 async def test_prepared_claim_whose_gpu_was_swapped_is_refused_without_an_api_server_too(node, api):
     one = claim("one", 2)
     api.put(one)

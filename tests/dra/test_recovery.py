@@ -52,6 +52,18 @@ async def test_gpu_that_cannot_be_given_now_is_still_held_by_who_has_it(node, ap
     assert node.given() == {"running": {"gpu-2"}}
 
 
+async def test_gpu_that_is_lost_does_not_give_the_others_of_its_claim_away(node, api):
+    running, new = claim("running", 2, 3), claim("new", 2)
+    api.put(running, new)
+    everything, node.devices = node.devices, NodeDevices({"gpu-2": device(2), "gpu-4": device(4)})
+    await recovery(node, Kubelet(running)).complete()
+    with pytest.raises(DeviceHeld, match="team/running"):
+        await node.prepare(new)
+    node.devices = everything
+    await node.prepare(running)
+    assert node.given() == {"running": {"gpu-2", "gpu-3"}}
+
+
 async def test_broken_record_is_made_anew_from_its_claim(node, api):
     one, other = claim("one", 2), claim("other", 3)
     api.put(one, other)
