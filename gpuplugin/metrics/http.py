@@ -12,6 +12,7 @@ import hmac
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -108,7 +109,7 @@ class MetricsServer:
         if self._server is not None:
             self._server.close()
         for writer in tuple(self._connections):
-            writer.close()
+            writer.transport.abort()
 
     def renew(self) -> None:
         """Take over a certificate that has been replaced. Raises MetricsUnserved; the one before then stays."""
@@ -135,9 +136,10 @@ class MetricsServer:
             with suppress(ConnectionError, TimeoutError, ssl.SSLError, asyncio.IncompleteReadError):
                 while await self._answer_one(reader, writer):
                     pass
+            await _hang_up(writer)
         finally:
             self._connections.discard(writer)
-            writer.close()
+            writer.transport.abort()  # what a client has not read would otherwise be kept for it, for ever
 
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer a request; False: the connection ends."""
@@ -155,24 +157,24 @@ class MetricsServer:
         return request.stays
 
     async def _respond(self, request: _Request, writer: asyncio.StreamWriter) -> None:
+        send = partial(_send, writer, stays=request.stays, head=request.method == "HEAD")
         if request.method not in ("GET", "HEAD"):
-            await _send(writer, HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"}, stays=request.stays)
+            await send(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
         elif request.path in ("/health", "/healthz"):
-            await _send(writer, HTTPStatus.OK, body=b"ok\n", stays=request.stays)
+            await send(HTTPStatus.OK, body=b"ok\n")
         elif not self._allowed(request):
-            challenge = {"WWW-Authenticate": 'Basic realm="gpuplugin", charset="UTF-8"'}
-            await _send(writer, HTTPStatus.UNAUTHORIZED, challenge, stays=request.stays)
+            await send(HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": 'Basic realm="gpuplugin", charset="UTF-8"'})
         elif request.path != "/metrics":
-            await _send(writer, HTTPStatus.NOT_FOUND, body=b"the metrics are at /metrics\n", stays=request.stays)
+            await send(HTTPStatus.NOT_FOUND, body=b"the metrics are at /metrics\n")
         elif (snapshot := self._ask()) is None:
             body = b"the GPUs have not been looked at yet\n"
-            await _send(writer, HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "5"}, body, stays=request.stays)
+            await send(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "5"}, body)
         else:
             zipped = "gzip" in request.headers.get("accept-encoding", "")
             headers = {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
             headers |= {"Content-Encoding": "gzip"} if zipped else {}
             body = snapshot.gzipped if zipped else snapshot.plain
-            await _send(writer, HTTPStatus.OK, headers, body, stays=request.stays, head=request.method == "HEAD")
+            await send(HTTPStatus.OK, headers, body)
 
     def _allowed(self, request: _Request) -> bool:
         if self._access.users is None:
@@ -247,3 +249,11 @@ async def _send(
         writer.write(body)
     async with asyncio.timeout(REQUEST_SECONDS):
         await writer.drain()
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close, once what was written last has been taken; a client that takes nothing is waited for no longer."""
+    writer.close()
+    with suppress(ConnectionError, TimeoutError, ssl.SSLError):
+        async with asyncio.timeout(REQUEST_SECONDS):
+            await writer.wait_closed()

@@ -6,13 +6,16 @@ import gzip
 import http.client
 import os
 import shutil
+import socket
 import ssl
 import subprocess
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from gpuplugin.errors import MetricsUnserved
+from gpuplugin.metrics import http as metrics_http
 from gpuplugin.metrics.exposition import Exposition
 from gpuplugin.metrics.http import LONGEST_REQUEST, MOST_CONNECTIONS, Access, Address, MetricsServer
 from gpuplugin.metrics.series import Family, Kind, Sample, Series
@@ -88,6 +91,39 @@ async def test_what_is_not_the_page_is_told_so():
         assert (await get(server.port, "/health"))[::2] == (200, b"ok\n")
         status, headers, body = await get(server.port, method="HEAD")
         assert (status, body, headers["Content-Length"]) == (200, b"", str(len(SNAPSHOT.plain)))
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/health", "/nothing"])
+async def test_an_answer_to_head_has_no_body_so_that_the_connection_can_go_on(path):
+    async with served() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for _ in range(2):
+            writer.write(f"HEAD {path} HTTP/1.1\r\n\r\n".encode())
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 ")
+        writer.close()
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def until_open(count):
+    async with asyncio.timeout(10):
+        while open_files() != count:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_does_not_read_costs_nothing_once_it_is_given_up(monkeypatch):
+    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS", 0.5)
+    large = Exposition(lambda: [Family(Series("one", Kind.GAUGE, "x" * (4 << 20)), [Sample("", 1)])])
+    async with served(ask=lambda: large) as server:
+        before = open_files()
+        with ExitStack() as clients:
+            for _ in range(8):
+                client = clients.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 4)
+            await until_open(before + 16)
+            await until_open(before + 8)
 
 
 async def test_before_the_first_look_there_is_nothing_to_give():
