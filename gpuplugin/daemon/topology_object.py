@@ -139,7 +139,7 @@ def kubelet_policy(files: Iterable[Path]) -> dict[str, str]:
 
         try:
             found = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):  # the last two: a date that is none, lists without end
             continue
         if isinstance(found, dict):
             defaults = dict(zip(_ATTRIBUTES, ("none", "container"), strict=True))

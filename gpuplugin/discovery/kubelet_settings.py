@@ -140,7 +140,7 @@ def _command_line(proc: Path) -> dict[str, str] | None:
     """The flags of kubelet's process by name; None where there is no such process to be seen."""
     for process in _processes(proc):
         try:
-            if (process / "comm").read_text().strip() != "kubelet":
+            if (process / "comm").read_bytes().strip() != b"kubelet":  # any process may call itself by any bytes
                 continue
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:

@@ -37,6 +37,8 @@ def test_replicas_are_counted_each():
         ("kind: KubeletConfiguration\n", ("none", "container")),
         ("{", None),
         ("- 1", None),
+        ("since: 2026-13-45\n", None),
+        ("[" * 5000, None),
     ],
 )
 def test_kubelets_policy_is_in_its_file(tmp_path, text, expected):

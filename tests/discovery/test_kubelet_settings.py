@@ -78,6 +78,13 @@ def test_other_processes_are_not_taken_for_kubelet(node: Node):
     assert node.settings() == KubeletSettings()
 
 
+def test_a_process_whose_name_is_no_text_hides_nothing(node: Node):
+    node.runs("sh", comm="sh", pid=7)
+    (node.root / "proc/7/comm").write_bytes(b"\xff\xfe\n")
+    node.runs("kubelet", "--cpu-manager-policy=static")
+    assert node.settings().cpu_policy == "static"
+
+
 def test_drop_ins_are_merged_in_the_order_of_their_names(node: Node):
     node.write("/etc/kubernetes/kubelet/config.json",
                json.dumps({"kind": "KubeletConfiguration", "cpuManagerPolicy": "static", "topologyManagerScope": "pod",
