@@ -66,8 +66,8 @@ class Plugins:
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """What is offered, one text for each resource."""
-        return tuple(f"{offer.name}: {offer.usable} of {offer.size} usable" for offer in self.offered)
+        """What is offered, one text for each resource that has devices."""
+        return tuple(f"{offer.name}: {offer.usable} of {offer.size} usable" for offer in self.offered if offer.size)
 
     @property
     def superseded(self) -> bool:

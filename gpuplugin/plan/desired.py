@@ -115,22 +115,26 @@ class Facts:
 def all_units(inventory: Inventory, config: Config) -> Units:
     """Give every device with its resource and its share, and remarks for people, a line each.
 
-    GPUs that are handed out by claims have none: the device plugin does not know them at all.
+    GPUs that are handed out by claims have none: the device plugin knows their resources' names alone.
     """
     found = units(inventory, config)
     ours = tuple(unit for unit in found.units if not config.dra.includes(unit.gpu))
     sharing, remarks = shared(ours, config.sharing)
-    return Units(sharing, found.remarks + remarks)
+    names = {unit.resource for unit in shared(found.units, config.sharing)[0]}
+    return Units(sharing, found.remarks + remarks, tuple(sorted(names - {unit.resource for unit in sharing})))
 
 
 def desired(found: Units, facts: Facts, earlier: Iterable[ResourceName] = ()) -> tuple[OfferedResource, ...]:
     """Offer the devices, resources in order of name.
 
     earlier: resources that kubelet has been told of; one that has no device any more is offered empty, since kubelet
-    would otherwise go on counting what it was told last. A device that cannot be used stays in the list, unhealthy, so
-    that kubelet keeps count of it.
+    would otherwise go on counting what it was told last. So is one whose devices claims hand out: a device plugin
+    before us may have told kubelet of it. Kubelet keeps that plugin's devices for minutes, or as long as a pod has one,
+    and its Topology Manager refuses pods that have theirs by a claim, since none of the old ones is free. And the Node
+    goes on counting what a kubelet has lost its memory of: pods are then admitted, and run without a GPU. A device that
+    cannot be used stays in the list, unhealthy, so that kubelet keeps count of it.
     """
-    devices: dict[ResourceName, list[OfferedDevice]] = {name: [] for name in earlier}
+    devices: dict[ResourceName, list[OfferedDevice]] = {name: [] for name in (*found.emptied, *earlier)}
     for unit in found.units:
         devices.setdefault(unit.resource, []).append(_device(unit, facts))
     return tuple(OfferedResource(name, tuple(devices[name]), _folders(facts.mps.get(name))) for name in sorted(devices))

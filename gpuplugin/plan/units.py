@@ -54,10 +54,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """All devices, by GPU index and MIG index, and what people should know of GPUs that have none: a line each."""
+    """All devices, by GPU index and MIG index, and what people should know of GPUs that have none: a line each.
+
+    emptied: resources whose devices are all handed out by claims.
+    """
 
     units: tuple[Unit, ...]
     remarks: tuple[str, ...]
+    emptied: tuple[ResourceName, ...] = ()
 
 
 def units(inventory: Inventory, config: Config) -> Units:

@@ -129,7 +129,7 @@ async def test_all_gpus_for_claims_and_none_for_the_device_plugin(claims):
             lambda: len(claims.api.objects[f"{CLAIMS}/train"]["status"].get("devices", ())) == 2, "status.devices"
         )
         assert (await claims.call("Unprepare", "train", uid)).error == ""
-        assert not claims.bench.kubelet.trace, "kubelet never heard of a device plugin"
+        await claims.bench.usable(0)  # kubelet is told, rather than what a device plugin before us has told it
     assert claims.lister.asked <= 3
 
 
@@ -138,6 +138,17 @@ async def test_no_claims_means_no_request_and_no_socket(claims):
         await claims.bench.usable(8)
     assert claims.api.asked == []
     assert list((claims.bench.folder / "plugins").iterdir()) == []
+
+
+async def test_kubelet_counts_no_gpu_any_more_once_all_are_for_claims(claims):
+    """It would go on counting those of the device plugin before: minutes long, or for ever where it lost its memory."""
+    async with claims.bench.daemon():
+        await claims.bench.usable(8)
+    assert claims.bench.kubelet.capacity(GPU) == 8
+    async with claims.daemon():
+        await claims.published(8)
+        await claims.bench.usable(0)
+        assert claims.bench.kubelet.capacity(GPU) == 0
 
 
 async def test_some_gpus_for_claims_the_rest_for_the_device_plugin(claims):

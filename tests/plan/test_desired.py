@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 
 from gpuplugin.config import Config
-from gpuplugin.config.settings import Dra, GpuResource, MigResource, Mps, ReplicatedResource, Resources, Sharing
+from gpuplugin.config.settings import (
+    Dra,
+    GpuResource,
+    MigResource,
+    Mps,
+    ReplicatedResource,
+    Resources,
+    Sharing,
+    TimeSlicing,
+)
 from gpuplugin.model.health import HEALTHY, Level, XidEvent
 from gpuplugin.model.ids import GpuUuid, MigUuid, ResourceName
 from gpuplugin.plan.desired import Facts, all_units, desired, for_claims
@@ -180,7 +189,26 @@ def test_gpu_of_claims_is_not_the_device_plugins_and_one_that_a_claim_still_has_
     resource = offer(inventory(gpu(0), gpu(1), gpu(2)), facts, config)
     assert [d.id for d in resource.devices] == ["GPU-0", "GPU-2"]
     assert [d.health.reason for d in resource.devices] == ["still held by claim team/train", ""]
-    assert offered(inventory(gpu(0)), config=Config(dra=Dra(gpus=("*",)))) == ()
+
+
+def test_resource_whose_devices_claims_hand_out_is_offered_empty():
+    """Kubelet and the Node may still count what a device plugin before us has offered."""
+    machine = inventory(gpu(0), gpu(1, "1g.10gb"))
+    everything = Dra(gpus=("*",))
+    assert sized(offered(machine, config=strategy("mixed", dra=everything))) == {
+        "nvidia.com/gpu": 0,
+        "nvidia.com/mig-1g.10gb": 0,
+    }
+    assert sized(offered(machine, config=strategy("mixed", dra=Dra(gpus=("GPU-0",))))) == {
+        "nvidia.com/gpu": 0,
+        "nvidia.com/mig-1g.10gb": 1,
+    }
+    shares = Sharing(time_slicing=TimeSlicing((ReplicatedResource(NAME, 4, rename="nvidia.com/part"),)))
+    assert sized(offered(inventory(gpu(0)), config=Config(dra=everything, sharing=shares))) == {"nvidia.com/part": 0}
+
+
+def sized(resources):
+    return {resource.name: resource.size for resource in resources}
 
 
 def test_gpu_of_claims_has_every_reason_for_which_it_must_not_be_given():
