@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from queue import Empty, Queue
 
 import pytest
@@ -15,6 +16,7 @@ from gpuplugin.discovery.nvml import GpuReading, Probe
 from gpuplugin.model.health import XidEvent
 from gpuplugin.model.ids import GpuUuid, PciAddress
 from gpuplugin.model.inventory import Driver
+from tests.discovery.sysfs_tree import GPU, Tree
 
 
 async def eventually(condition: Callable[[], object], seconds: float = 5.0) -> None:
@@ -172,3 +174,11 @@ def fake_nvml() -> type[FakeNvml]:
 @pytest.fixture(scope="session")
 def read() -> Callable[..., GpuReading]:
     return reading
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A sysfs with one GPU in it."""
+    made = Tree(tmp_path / "sys")
+    made.device(GPU)
+    return made
