@@ -62,19 +62,27 @@ def adopt_pairs(names: Names, pairs: Iterable[tuple[GpuUuid, str]]) -> Names:
     return _same_or(names, known)
 
 
+def left_behind(names: Names, inventory: Inventory) -> frozenset[str]:
+    """Names that new GPUs would have by their minor numbers, and that belong to GPUs which are not there any more.
+
+    None while a GPU is unreadable, which might be one of those.
+    """
+    if inventory.unreadable:
+        return frozenset()
+    present = {gpu.uuid for gpu in inventory.gpus}
+    absent = {name for uuid, name in names.by_gpu.items() if uuid not in present}
+    return frozenset(absent & {_by_minor(gpu) for gpu in inventory.gpus if gpu.uuid not in names.by_gpu})
+
+
 def name_all(names: Names, inventory: Inventory, held: Collection[str] | None) -> Names:
     """Give every GPU of the inventory a name.
 
-    A name is taken away from a GPU only when another one would have it by its minor number, it is not there, and it
-    cannot come back to it: nothing that is allocated or prepared uses the name (held: those names, None when that is
-    not known), and no GPU is unreadable, which might be that one.
+    A name is taken away from a GPU only when it is left behind (see there), and nothing that is allocated or prepared
+    uses it (held: those names, None when that is not known).
     """
-    present = {gpu.uuid for gpu in inventory.gpus}
-    known = dict(names.by_gpu)
-    new = [gpu for gpu in inventory.gpus if gpu.uuid not in known]
-    if held is not None and not inventory.unreadable:
-        wanted = {_by_minor(gpu) for gpu in new} - set(held)
-        known = {uuid: name for uuid, name in known.items() if uuid in present or name not in wanted}
+    freed = left_behind(names, inventory) - set(held) if held is not None else frozenset()
+    new = [gpu for gpu in inventory.gpus if gpu.uuid not in names.by_gpu]
+    known = {uuid: name for uuid, name in names.by_gpu.items() if name not in freed}
     taken = set(known.values())
     late = []
     for gpu in new:

@@ -69,6 +69,17 @@ class Publisher:
             self._new.set()
             self._wake.set()
 
+    async def rid_of(self, names: frozenset[str], contents: Contents) -> str:
+        """Return once no device of these names is offered, if need be by wanting other contents; or why that fails."""
+        outcome = self.state.value.outcome
+        if outcome is None or not names.isdisjoint(outcome.offered):
+            self.want(contents)
+        async with aclosing(self.state.follow()) as states:
+            async for now in states:
+                if now.trouble or (now.outcome is not None and names.isdisjoint(now.outcome.offered)):
+                    return now.trouble
+        raise AssertionError("a state is followed for ever")
+
     def seen(self) -> tuple[ResourceSlice, ...]:
         """All slices of this driver and node as last seen, also those of a driver before us; for their names."""
         return tuple(self._seen.objects.values()) if self._seen else ()

@@ -21,20 +21,18 @@ from cdi.names import KIND
 from dra.checkpoint import Checkpoint
 from dra.devices import NodeDevices, describe
 from dra.health import PoolHealth, add_health_calls
-from dra.name_file import load, save
-from dra.names import Names, adopt, adopt_pairs, name_all
+from dra.names import name_all
 from dra.prepare import Preparing, Surroundings
 from dra.recovery import Recovery
 from dra.registration import Registered
 from dra.server import add_claim_calls
-from dra.slices import DRIVER, Owner, whole_gpus
+from dra.slices import DRIVER, whole_gpus
 from dra.status import DeviceStatus
+from gpuplugin.daemon.dra_names import DeviceNames
 from gpuplugin.discovery.worker import Worker
-from gpuplugin.errors import CheckpointError, GpuPluginError, KubeError, KubeUnconfigured
+from gpuplugin.errors import CheckpointError, GpuPluginError, KubeUnconfigured
 from gpuplugin.kube.backoff import Backoff
-from gpuplugin.kube.kinds import SLICES
 from gpuplugin.model import holds
-from gpuplugin.model.ids import GpuUuid
 from gpuplugin.plan.desired import for_claims
 from gpuplugin.plan.ledger import Ledger, divide
 from gpuplugin.serving.latest import Latest
@@ -46,13 +44,17 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from dra.checkpoint import Record
+    from dra.names import Names
     from dra.publisher import Publisher
+    from dra.slices import Contents
     from gpuplugin.config import Config
     from gpuplugin.daemon.node import Node, Picture
     from gpuplugin.kube.client import Kube
+    from gpuplugin.model.ids import GpuUuid
     from gpuplugin.model.inventory import Inventory
     from gpuplugin.plan.ledger import Division
     from gpuplugin.serving.pod_resources import PodResources
+    from gpuplugin.topology.allocate import Tables
 
 log = structlog.get_logger()
 
@@ -61,6 +63,7 @@ FIRST_LOOK_SECONDS = 3.0
 ASK_AGAIN_SECONDS = 10.0
 """Between two questions to kubelet, while a pod still has a GPU that claims shall have."""
 _NOT_ASKED = "kubelet has not said yet which pods have it from the device plugin"
+_ELSEWHERE = "it is handed out by the device plugin (dra.gpus does not name it)"
 _NOT_LOOKED = "the GPUs have not been looked at yet"
 
 
@@ -75,7 +78,6 @@ class Claims:
         self._worker = Worker("claims")
         self._pods: Ledger | None = None
         self._held_before: Mapping[GpuUuid, str] = {}
-        self._names = self._saved = Names()
         self._name_file = records.with_name("device-names.json")
         self._devices = NodeDevices(MappingProxyType({}), _NOT_LOOKED)
         self._described, self._asked = asyncio.Event(), asyncio.Event()
@@ -229,73 +231,42 @@ class Claims:
         """Bring what the node knows to the scheduler, to kubelet's health stream and to those who prepare."""
         from dra.publisher import Publisher  # noqa: PLC0415 - not before kubelet is served
 
-        owner = await self._start_names(kube)
-        publisher = Publisher(kube, owner)
+        names = DeviceNames(self._pool, self._name_file, self._checkpoint, self._worker.run, kube, self._ask)
+        publisher = Publisher(kube, await names.start())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(publisher.run(), name="slices")
             async with aclosing(self._node.picture.follow()) as pictures:
                 async for picture in pictures:
                     if picture is not None:
-                        await self._show(picture, publisher)
+                        await self._show(picture, names, publisher)
 
-    async def _show(self, picture: Picture, publisher: Publisher) -> None:
+    async def _show(self, picture: Picture, names: DeviceNames, publisher: Publisher) -> None:
         inventory, facts = picture.inventory, picture.facts
         tables = await asyncio.shield(picture.tables)
-        await self._name(inventory)
         await self._asked.wait()  # or each start would write taints, and take them away again
-        division = self._division(inventory)
-        withheld = self._withheld(division)
-        health = {gpu.uuid: for_claims(gpu, facts, withheld.get(gpu.uuid, "")) for gpu in inventory.gpus}
-        elsewhere = division.of(holds.Owner.DEVICE_PLUGIN)
-        contents = whole_gpus(inventory, tables, self._names, health, elsewhere)
+
+        async def unpublish(left: frozenset[str], without: Collection[GpuUuid]) -> str:
+            named = name_all(names.known, inventory, None)
+            return await publisher.rid_of(left, self._contents(picture, tables, named, without))
+
+        await names.name(inventory, unpublish)
+        known, division = names.known, self._division(inventory)
         refusals = {
             **{gpu.uuid: facts.injection.get(gpu.uuid, "") for gpu in inventory.gpus},
-            **dict.fromkeys(elsewhere, "it is handed out by the device plugin (dra.gpus does not name it)"),
-            **(withheld if self._pods is None else {}),
+            **dict.fromkeys(division.of(holds.Owner.DEVICE_PLUGIN), _ELSEWHERE),
+            **(self._withheld(division) if self._pods is None else {}),
         }
-        everything = whole_gpus(inventory, tables, self._names, health)
+        levels = {gpu.uuid: for_claims(gpu, facts, "") for gpu in inventory.gpus}
+        everything = whole_gpus(inventory, tables, known, levels)
         self._devices = describe(everything.devices, refusals, KIND)
         self._described.set()
-        levels = {self._names.of(gpu.uuid): for_claims(gpu, facts, "") for gpu in inventory.gpus}
-        self._health.set(PoolHealth(self._pool, MappingProxyType(levels)))
-        publisher.want(contents)
+        self._health.set(PoolHealth(self._pool, MappingProxyType({known.of(gpu): its for gpu, its in levels.items()})))
+        publisher.want(self._contents(picture, tables, known))
 
-    async def _name(self, inventory: Inventory) -> None:
-        """Name GPUs that have none; a name is on disk before anybody hears it."""
-        self._names = names = name_all(self._names, inventory, None)
-        if names == self._saved:
-            return
-        try:
-            await self._worker.run(lambda: save(self._name_file, names))
-        except CheckpointError as error:
-            log.error("device names may not outlive the daemon", reason=str(error))  # noqa: TRY400 - for people
-        self._saved = names
-
-    async def _start_names(self, kube: Kube) -> Owner:
-        """Find out what devices are called already, and whose the slices are to be.
-
-        What prepared claims call them comes first: kubelet and pods have it. Then what we remember, then what is
-        published, which may be the doing of the driver before us.
-        """
-        pauses, trouble = Backoff(0.5, 30.0), ""
-        prepared = [device for record in self._checkpoint.records.values() for device in record.devices]
-        self._names = adopt_pairs(Names(), ((GpuUuid(device.gpu), device.device) for device in prepared))
-        try:
-            self._saved, lost = await self._worker.run(lambda: load(self._name_file))
-        except CheckpointError as error:
-            lost = str(error)
-        if lost:
-            log.error("device names were lost", reason=lost)
-        self._names = adopt_pairs(self._names, self._saved.by_gpu.items())
-        while True:
-            try:
-                node = await kube.node(self._pool)
-                fields = f"spec.driver={DRIVER},spec.nodeName={self._pool}"
-                self._names = adopt(self._names, (await kube.list(SLICES, fields=fields))[0])
-            except KubeError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.warning("ResourceSlices cannot be published yet", reason=trouble)
-                await asyncio.sleep(pauses.next())
-            else:
-                return Owner(node.metadata.name, node.metadata.uid)
+    def _contents(self, picture: Picture, tables: Tables, names: Names, without: Collection[GpuUuid] = ()) -> Contents:
+        division = self._division(picture.inventory)
+        withheld = self._withheld(division)
+        gpus = picture.inventory.gpus
+        health = {gpu.uuid: for_claims(gpu, picture.facts, withheld.get(gpu.uuid, "")) for gpu in gpus}
+        elsewhere = division.of(holds.Owner.DEVICE_PLUGIN).union(without)
+        return whole_gpus(picture.inventory, tables, names, health, elsewhere)

@@ -21,7 +21,7 @@ from gpuplugin.kube.objects import ListMeta, Object
 from gpuplugin.kube.refusals import PASSING, Call, retry_after, said_in
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -88,9 +88,9 @@ class Kube:
         """Give the claim of that name, which need not be the one with the UID that is wanted: compare it."""
         return await self.get(CLAIMS, name, namespace=namespace, patience=patience)
 
-    async def claims(self) -> tuple[ResourceClaim, ...]:
-        """List all claims of the cluster."""
-        return (await self.list(CLAIMS))[0]
+    async def claims(self, keep: Callable[[ResourceClaim], bool] | None = None) -> tuple[ResourceClaim, ...]:
+        """List the claims of the cluster, page by page. keep: those to remember, for there may be very many."""
+        return (await self.list(CLAIMS, keep=keep))[0]
 
     async def set_claim_devices(
         self, claim: ResourceClaim, devices: Sequence[AllocatedDeviceStatus], *, patience: float | None = None
@@ -123,9 +123,18 @@ class Kube:
         return call.decoded(await self._ask(call, "GET", kind.path(namespace, name), patience=patience))
 
     async def list(
-        self, kind: Kind[T], *, namespace: str = "", fields: str = "", patience: float | None = None
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str = "",
+        fields: str = "",
+        keep: Callable[[T], bool] | None = None,
+        patience: float | None = None,
     ) -> tuple[tuple[T, ...], str]:
-        """All objects that match a field selector, page by page, and the resourceVersion to watch from."""
+        """All objects that match a field selector, page by page, and the resourceVersion to watch from.
+
+        keep: of those, the ones to give.
+        """
         call = Call("list", kind)
         selected = {"fieldSelector": fields} if fields else {}
         query = selected | {"limit": str(_PAGE)}
@@ -139,7 +148,7 @@ class Kube:
                 found, query = [], selected  # the pages took too long: all in one, then
                 continue
             page = _page(call, answer)
-            found += map(call.decoded, page.items or ())
+            found += filter(keep or _all, map(call.decoded, page.items or ()))
             if not page.metadata.continue_:
                 return tuple(found), page.metadata.resource_version
             query = {**query, "continue": page.metadata.continue_}
@@ -286,6 +295,10 @@ class Kube:
     async def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         self.calls[request.method] = self.calls.get(request.method, 0) + 1
         return await self._http.send(request, stream=stream)
+
+
+def _all(_: object) -> bool:
+    return True
 
 
 def _page(call: Call[Any], answer: bytes) -> Page:

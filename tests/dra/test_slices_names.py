@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra.name_file import load, save
-from dra.names import Names, adopt, adopt_pairs, name_all
+from dra.names import Names, adopt, adopt_pairs, left_behind, name_all
 from dra.slices import Owner, cut, whole_gpus
 from gpuplugin.errors import CheckpointError
 from gpuplugin.model.inventory import Gpu, Inventory, UnreadableGpu
@@ -68,6 +68,17 @@ def test_a_new_gpu_in_the_place_of_a_dead_one_gets_its_name_once_nothing_holds_i
     freed = name_all(names, swapped, FREE)
     assert of(freed, swapped) == ["gpu-0", "gpu-1"]
     assert freed.gpu("gpu-1") == "GPU-new"
+
+
+def test_names_are_left_behind_only_where_a_new_gpu_would_have_them():
+    names = name_all(Names(), machine(("a", 0), ("b", 1), ("c", 2)), FREE)
+    assert left_behind(Names(), machine(("a", 0))) == set(), "at the first start nobody has any"
+    assert left_behind(names, machine(("a", 0), ("c", 2))) == set(), "gone, and nobody in its place"
+    assert left_behind(names, machine(("b", 0), ("c", 1))) == set(), "moved up"
+    assert left_behind(names, machine(("a", 0), ("b", 1), ("c", 2), ("new", 3))) == set(), "one more"
+    swapped = machine(("a", 0), ("new", 1), ("newer", 2))
+    assert left_behind(names, swapped) == {"gpu-1", "gpu-2"}
+    assert left_behind(names, replace(swapped, unreadable=(UnreadableGpu(3, None, "lost"),))) == set()
 
 
 def test_a_name_once_given_is_kept_also_when_a_better_one_falls_free():

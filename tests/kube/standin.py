@@ -10,6 +10,7 @@ import asyncio
 import copy
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,7 +185,9 @@ class StandInApi(httpx.AsyncBaseTransport):
     def _list(self, path: str, query: dict[str, str]) -> httpx.Response:
         fields, start = _fields(query), int(query.get("continue", 0))
         within = [
-            one for where, one in sorted(self.objects.items()) if where.startswith(f"{path}/") and _fits(one, fields)
+            one
+            for where, one in sorted(self.objects.items())
+            if path in (_kind(where), _kind(where, everywhere=True)) and _fits(one, fields)
         ]
         limit = min(int(query.get("limit", 500)), self.page)
         more = {"continue": str(start + limit)} if len(within) > start + limit else {}
@@ -249,6 +252,12 @@ class StandInApi(httpx.AsyncBaseTransport):
 
 def _fields(query: dict[str, str]) -> dict[str, str]:
     return dict(part.split("=", 1) for part in query.get("fieldSelector", "").split(",") if part)
+
+
+def _kind(path: str, *, everywhere: bool = False) -> str:
+    """The path of all objects of an object's kind, in its namespace or in all."""
+    kind = path.rpartition("/")[0]
+    return re.sub("/namespaces/[^/]+", "", kind) if everywhere else kind
 
 
 def _fits(one: Json, fields: dict[str, str]) -> bool:

@@ -64,6 +64,16 @@ async def test_a_list_is_read_to_its_last_page(kube: Kube, api: StandInApi):
     assert await kube.list(SLICES, fields="spec.driver=other") == ((), version)
 
 
+async def test_claims_that_are_not_to_be_kept_are_not_given(kube: Kube, api: StandInApi):
+    api.page = 2
+    for name, namespace in (("a", "one"), ("b", "one"), ("a", "two")):
+        where = {"name": name, "namespace": namespace}
+        api.put(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}", {"metadata": where})
+    kept = await kube.claims(lambda claim: claim.metadata.name == "a")
+    assert [claim.metadata.namespace for claim in kept] == ["one", "two"]
+    assert len(await kube.claims()) == 3
+
+
 async def test_pages_that_expired_are_read_in_one(kube: Kube, api: StandInApi):
     api.page = 2
     for name in "abc":
