@@ -212,7 +212,7 @@ class Node:
         if inventory is before:
             return
         present = tuple(gpu.uuid for gpu in inventory.gpus)
-        if present != self.gpus_changed.value:
+        if present != self.gpus_changed.value or _mended(before, inventory):
             self.gpus_changed.set(present)
         for unreadable in inventory.unreadable:
             log.warning("GPU cannot be read", gpu=unreadable.index, pci=unreadable.pci, reason=unreadable.reason)
@@ -286,3 +286,9 @@ class Node:
         return inventory is not None and bool(
             self._facts.injection or inventory.unreadable or any(gpu.fault for gpu in inventory.gpus)
         )
+
+
+def _mended(before: Inventory | None, now: Inventory) -> bool:
+    """Whether a GPU can be read again that could not be: it may have missed that events were registered for."""
+    sick = {gpu.uuid for gpu in before.gpus if gpu.fault is not None} if before else set()
+    return any(gpu.uuid in sick for gpu in now.gpus if gpu.fault is None)

@@ -6,6 +6,7 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
+from gpuplugin.discovery.nvml_real import RealNvml
 from tests.daemon.conftest import GPU, SOON
 
 
@@ -179,6 +180,37 @@ async def test_a_gpu_unplugged_and_plugged_is_followed(bench):
         await until(lambda: len(bench.kubelet.devices(GPU)) == 7, "seven devices")
         bench.machine.plug(gone)
         await bench.usable(8)
+
+
+def counted(monkeypatch, name):
+    """Have each call of NVML by that name add to the list that is returned, once it has come back."""
+    calls, call = [], getattr(RealNvml, name)
+
+    def count(nvml, *arguments):
+        try:
+            return call(nvml, *arguments)
+        finally:
+            calls.append(name)
+
+    monkeypatch.setattr(RealNvml, name, count)
+    return calls
+
+
+async def test_a_gpu_that_was_lost_when_events_were_registered_for_is_heard_once_it_is_back(bench, monkeypatch):
+    registered, waits = counted(monkeypatch, "watch"), counted(monkeypatch, "wait")
+    async with bench.daemon(rescan_seconds="1"):
+        await bench.usable(8)
+        bench.state.lose(3)
+        await bench.usable(7)
+        bench.machine.unplug(7)
+        await until(lambda: len(registered) == 2, "all that are left are registered anew")
+        await bench.usable(6)
+        bench.state.restore(3)
+        await bench.usable(7)
+        began = len(waits)
+        await until(lambda: len(waits) >= began + 2, "the wait that was under way with the earlier set has ended")
+        bench.state.xid(3, 79)
+        await bench.usable(6)
 
 
 async def test_kubelet_restarts_do_not_disturb_what_is_known(bench):
