@@ -33,6 +33,7 @@ def gpu_attributes(gpu: Gpu, driver: Driver, island: str) -> dict[str, Attribute
         "brand": gpu.brand,
         "architecture": gpu.architecture and _ARCHITECTURES.get(gpu.architecture, gpu.architecture.capitalize()),
         "pcieBusID": gpu.pci,
+        "addressingMode": gpu.addressing,
         f"{STANDARD}/pciBusID": gpu.pci,
         f"{STANDARD}/pcieRoot": path and path.root,
         f"{OWN}/nvlinkIsland": island,
@@ -44,11 +45,14 @@ def gpu_attributes(gpu: Gpu, driver: Driver, island: str) -> dict[str, Attribute
         "driverVersion": driver.version,
         "cudaDriverVersion": driver.cuda and ".".join(map(str, driver.cuda)),
     }
+    numbers = {
+        "gpuModuleID": gpu.slot,
+        f"{STANDARD}/numaNode": gpu.numa,
+        f"{OWN}/slot": gpu.slot,
+    }
     found = {name: Attribute(string=_short(text)) for name, text in strings.items() if text}
     found |= {name: Attribute(version=version) for name, text in versions.items() if (version := semver(text or ""))}
-    if gpu.numa is not None:
-        found[f"{STANDARD}/numaNode"] = Attribute(number=gpu.numa)
-    return found
+    return found | {name: Attribute(number=number) for name, number in numbers.items() if number is not None}
 
 
 def gpu_capacity(gpu: Gpu) -> dict[str, Capacity]:

@@ -34,7 +34,7 @@ def page(found: Inventory) -> Page:
     result.line(Cell("Driver", "bold"), f" {found.driver.version}, NVML {found.driver.nvml}, CUDA up to {cuda}")
     result.heading(f"GPUs ({len(found.gpus)})")
     result.table(
-        ("", "model", "memory", "compute", "PCI", "/dev", "NUMA", "PCIe switch", "MIG", "UUID", "state"),
+        ("", "model", "memory", "compute", "PCI", "/dev", "slot", "NUMA", "PCIe switch", "MIG", "UUID", "state"),
         [_gpu(gpu) for gpu in found.gpus],
     )
     if any(gpu.mig_devices for gpu in found.gpus):
@@ -83,6 +83,7 @@ def _gpu(gpu: Gpu) -> tuple[str | Cell, ...]:
         ".".join(map(str, gpu.compute_capability)) if gpu.compute_capability else UNKNOWN,
         gpu.pci,
         UNKNOWN if gpu.minor is None else f"nvidia{gpu.minor}",
+        "" if gpu.slot is None else str(gpu.slot),
         _text(gpu.numa),
         UNKNOWN if gpu.pcie is None else gpu.pcie.switch or "",
         _mig_mode(gpu),

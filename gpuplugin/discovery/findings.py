@@ -110,5 +110,5 @@ def _fabric(fabric: Fabric | None) -> str:
         return "the NVLink fabric has not been joined yet: is the fabric manager running?"
     if fabric.status:
         return f"joining the NVLink fabric failed (NVML code {fabric.status})"
-    ills = [name for name, shift, width, ill in _FABRIC_ILLS if (fabric.health or 0) >> shift & width in ill]
+    ills = [name for name, shift, width, ill in _FABRIC_ILLS if (fabric.health_mask or 0) >> shift & width in ill]
     return f"the NVLink fabric is unhealthy: {', '.join(ills)}" if ills else ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpuplugin.model.health import XidEvent
     from gpuplugin.model.ids import GpuUuid, PciAddress
-    from gpuplugin.model.inventory import Driver, Fabric, MigDevice, MigMode
+    from gpuplugin.model.inventory import AddressingMode, Driver, Fabric, MigDevice, MigMode
     from gpuplugin.model.telemetry import Quantity, Telemetry
 
 
@@ -55,7 +55,10 @@ class NvLinkEnd:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What NVML alone tells of one GPU. Optional facts that are not supported are None; see model.inventory.Gpu."""
+    """What NVML alone tells of one GPU. Optional facts that are not supported are None; see model.inventory.Gpu.
+
+    module_id: nvmlDeviceGetModuleId's, from 1; whether it is a place on a baseboard, discovery.baseboard says.
+    """
 
     index: int
     uuid: GpuUuid
@@ -70,6 +73,8 @@ class GpuReading:
     fabric: Fabric | None
     nvlinks: tuple[NvLinkEnd, ...]
     brand: str | None = None
+    module_id: int | None = None
+    addressing: AddressingMode | None = None
 
 
 @dataclass(frozen=True, slots=True)

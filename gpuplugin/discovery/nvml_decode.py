@@ -10,7 +10,7 @@ from uuid import UUID
 
 from gpuplugin.discovery.nvml import RecoveryAction
 from gpuplugin.errors import GpuLost, NvmlError, NvmlNotSupported, NvmlUnavailable
-from gpuplugin.model.inventory import Fabric, FabricState
+from gpuplugin.model.inventory import AddressingMode, Fabric, FabricState
 
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -144,18 +144,24 @@ def brand(number: int) -> str | None:
     return _BRANDS.get(number)
 
 
+def addressing_mode(number: int) -> AddressingMode | None:
+    """nvmlDeviceAddressingModeType_t; None for one that is not known yet."""
+    modes = (AddressingMode.NONE, AddressingMode.HMM, AddressingMode.ATS)
+    return modes[number] if number in range(len(modes)) else None
+
+
 def cuda_version(number: int) -> tuple[int, int]:
     """Take 13010 apart into (13, 1)."""
     return number // 1000, number % 1000 // 10
 
 
-def fabric(state: int, cluster: bytes, clique: int, status: int, health: int | None) -> Fabric | None:
+def fabric(state: int, cluster: bytes, clique: int, status: int, health_mask: int | None) -> Fabric | None:
     """Take nvmlGpuFabricInfo's fields; None for a state of a driver that knows more of them than we do.
 
-    cluster: 16 bytes in the order they are written · health: nvmlGpuFabricInfo_v2's healthMask.
+    cluster: 16 bytes in the order they are written · health_mask: that of nvmlGpuFabricInfo_v2.
     """
     try:
-        return Fabric(FabricState(state), str(UUID(bytes=cluster)), clique, status, health)
+        return Fabric(FabricState(state), str(UUID(bytes=cluster)), clique, status, health_mask)
     except ValueError:
         return None
 

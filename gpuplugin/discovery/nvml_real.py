@@ -10,7 +10,7 @@ from __future__ import annotations
 import _ctypes
 import contextlib
 import math
-from ctypes import CDLL, byref, c_void_p, cast
+from ctypes import CDLL, byref, c_uint, c_void_p, cast
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition
@@ -126,6 +126,7 @@ class RealNvml:
         number = _ask_if_supported("nvmlDeviceGetArchitecture", handle)
         brand = _ask_if_supported("nvmlDeviceGetBrand", handle)
         memory = _memory(handle)
+        addressing = _ask_if_told("nvmlDeviceGetAddressingMode", handle)
         mig = nvml_mig.mode(_ask, handle)
         return GpuReading(
             index=index,
@@ -141,6 +142,9 @@ class RealNvml:
             fabric=_fabric(handle),
             nvlinks=nvlinks,
             brand=None if brand is None else decode.brand(brand),
+            # A number of our own for the answer: pynvml's default is one for all calls.
+            module_id=_ask_if_told("nvmlDeviceGetModuleId", handle, c_uint()) or None,
+            addressing=None if addressing is None else decode.addressing_mode(addressing),
         )
 
     def gpu_pci(self, index: int) -> PciAddress:
@@ -276,6 +280,16 @@ def _ask_if_supported(call: str, *arguments: object) -> Any:
     try:
         return _ask(call, *arguments)
     except NvmlNotSupported:
+        return None
+
+
+def _ask_if_told(call: str, *arguments: object) -> Any:
+    """Ask for a fact that no GPU is to be missed for: None whatever goes wrong, except that the GPU is gone."""
+    try:
+        return _ask(call, *arguments)
+    except (GpuLost, NvmlUnavailable):
+        raise
+    except NvmlError:
         return None
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from gpuplugin.discovery.baseboard import with_slots
 from gpuplugin.discovery.findings import in_words
 from gpuplugin.discovery.nvml import GpuReading
 from gpuplugin.discovery.worker import Worker
@@ -60,6 +61,7 @@ async def observe(thread: NvmlThread, sysfs: Sysfs, previous: Inventory | None) 
     warnings: list[str] = []
     gpus, unreadable = _merge(answers, sysfs, previous, warnings)
     readings = {answer.index: answer for answer in answers if isinstance(answer, GpuReading)}
+    gpus = with_slots(gpus, {reading.uuid: reading.module_id for reading in readings.values()}, previous)
     picture = Inventory(
         number=previous.number if previous else 1,
         driver=driver,
@@ -164,6 +166,7 @@ def _gpu(reading: GpuReading, numa: NumaId | None, pcie: PciePath | None) -> Gpu
         numa=numa,
         pcie=pcie,
         brand=reading.brand,
+        addressing=reading.addressing,
     )
 
 

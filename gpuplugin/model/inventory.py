@@ -7,7 +7,7 @@ one that was seen before stays in `gpus` with its `fault`, one that never told w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,15 +24,31 @@ class FabricState(IntEnum):
     COMPLETED = 3
 
 
+class AddressingMode(StrEnum):
+    """nvmlDeviceAddressingModeType_t: how the GPU reaches memory that programs got from malloc, in nvidia-smi's words.
+
+    HMM: the driver mirrors the CPU's page tables · ATS: GPU and CPU use the same ones · NONE: not at all.
+    """
+
+    NONE = "None"
+    HMM = "HMM"
+    ATS = "ATS"
+
+
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """NVLink fabric membership. `cluster` is a UUID in lower case (all zero on a single HGX node)."""
+    """NVLink fabric membership.
+
+    cluster: a UUID in lower case (all zero on a single HGX node) · status: nvmlReturn_t of having joined, 0 is good ·
+    health_mask: nvmlGpuFabricInfo's bits, several to each thing that can be wrong with the fabric (which, says
+    discovery.findings); 0: nothing is told, None: this driver does not have it.
+    """
 
     state: FabricState
     cluster: str
     clique: int
     status: int
-    health: int | None = None
+    health_mask: int | None = None
 
     @property
     def key(self) -> str | None:
@@ -101,7 +117,9 @@ class Gpu:
     index: NVML's · minor: N of /dev/nvidiaN, not the same as index · memory_bytes: None where NVML does not tell
     (GB10) · compute_capability: (major, minor) · architecture: lower case (``hopper``) · mig: None where the GPU has no
     MIG · numa, pcie: None where sysfs does not tell · fault: why it cannot be used now; the other facts are then those
-    of the last good look · brand: ``Nvidia``, ``Tesla``, in the words of nvml_decode.
+    of the last good look · brand: ``Nvidia``, ``Tesla``, in the words of nvml_decode · slot: the GPU's place on its
+    baseboard, counted from 1 as people who exchange it count, in no order of index or PCI address; None for a card ·
+    addressing: None where the driver does not tell.
     """
 
     index: int
@@ -119,6 +137,8 @@ class Gpu:
     pcie: PciePath | None
     fault: str | None = None
     brand: str | None = None
+    slot: int | None = None
+    addressing: AddressingMode | None = None
 
     @property
     def only_for_display(self) -> bool:

@@ -145,6 +145,9 @@ def _gpus(file: Path, form: schema.MachineForm, tree: pcie.Tree, seed: str) -> t
     minors = form.minors or tuple(range(len(forms)))
     if len(minors) != len(forms) or len(set(minors)) != len(minors):
         raise schema.wrong(file, "minors", list(minors), f"{len(forms)} different numbers, one a GPU")
+    module_ids = form.module_ids or (None,) * len(forms)
+    if len(module_ids) != len(forms):
+        raise schema.wrong(file, "module_ids", list(module_ids), f"{len(forms)} numbers, one a GPU")
     placed = {int(match[1]): leaf for leaf in tree.leaves if (match := _GPU.fullmatch(leaf.name))}
     if sorted(placed) != list(range(len(forms))):
         allowed = f"each of gpu0 to gpu{len(forms) - 1} (`gpus` has {len(forms)}) exactly once"
@@ -155,7 +158,7 @@ def _gpus(file: Path, form: schema.MachineForm, tree: pcie.Tree, seed: str) -> t
         raise schema.wrong(file, "pcie", [f"gpu{index}" for index in in_address_order], allowed)
     return tuple(
         SimGpu(
-            _gpu_record(index, minors[index], group, placed[index].pci, seed),
+            _gpu_record(index, minors[index], module_ids[index], group, placed[index].pci, seed),
             placed[index].pci,
             placed[index].pcie,
             placed[index].numa,
@@ -165,7 +168,9 @@ def _gpus(file: Path, form: schema.MachineForm, tree: pcie.Tree, seed: str) -> t
     )
 
 
-def _gpu_record(index: int, minor: int, form: schema.GpuForm, pci: PciAddress, seed: str) -> GpuRecord:
+def _gpu_record(
+    index: int, minor: int, module_id: int | None, form: schema.GpuForm, pci: PciAddress, seed: str
+) -> GpuRecord:
     major_cc, minor_cc = map(int, form.compute_capability.split("."))
     has_mig = False if mig.profiles(form.model) else None
     fabric = form.fabric or schema.FabricForm()
@@ -187,6 +192,8 @@ def _gpu_record(index: int, minor: int, form: schema.GpuForm, pci: PciAddress, s
         fabric_status=fabric.status,
         fabric_health=fabric.health,
         recovery=0 if form.recovery else None,
+        module_id=module_id,
+        addressing=None if form.addressing is None else schema.ADDRESSING_MODES[form.addressing],
     )
 
 

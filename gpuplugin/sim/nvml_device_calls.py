@@ -141,6 +141,17 @@ def _memory_info_v2(_look: Look, device: Device, out: Any) -> None:
     fill(out, total=total, reserved=reserved, free=total - reserved, used=0)
 
 
+@gpu_call("nvmlDeviceGetModuleId")
+def _module_id(_look: Look, gpu: GpuRecord, out: Any) -> None:
+    put(out, _supported(gpu.module_id))
+
+
+@gpu_call("nvmlDeviceGetAddressingMode")
+def _addressing_mode(_look: Look, gpu: GpuRecord, out: Any) -> None:
+    check_version(out, 1)
+    fill(out, value=_supported(gpu.addressing))
+
+
 @gpu_call("nvmlDeviceGetGpuFabricInfo")
 def _fabric_info(_look: Look, gpu: GpuRecord, out: Any) -> None:
     _fill_fabric(gpu, out)

@@ -15,7 +15,9 @@
         pci_device: "0x2330"
         fabric: {}                            # has a fabric; completed, on this node only, unless said otherwise
         recovery: true                        # the driver tells field 230
+        addressing: HMM                       # None, HMM or ATS
     minors: [0, 1, 2, 3, 7, 6, 5, 4]          # of /dev/nvidiaN; left out: as the indexes
+    module_ids: [2, 4, 1, 3, 6, 8, 5, 7]      # places on the baseboard; cards of a model all have the same
     nics:                                     # groups, too
       - {names: [mlx5_0, mlx5_1], link_layer: InfiniBand, rate: 400 Gb/sec (4X NDR), pci_device: "0x1021"}
     pcie:                                     # what hangs where; addresses are numbered from it as firmware does
@@ -32,7 +34,8 @@
       down: [[0, 5]]                          # GPU, link: not active, on this end
     mig: {0: [3g.40gb@0, 3g.40gb@4]}          # GPUs with MIG on from the start, and what is on them
 
-Left out: gpus' `fabric` (none) and `recovery` (true), `minors`, `nics`, `nvlink`, `mig`.
+May be left out: gpus' `fabric` (none), `recovery` (true) and `addressing`, `minors`, `module_ids` (the driver does not
+tell them), `nics`, `nvlink`, `mig`.
 """
 
 from __future__ import annotations
@@ -61,6 +64,9 @@ ARCHITECTURES = {
     "blackwell": 10,
 }
 """nvmlDeviceArchitecture_t by name."""
+
+ADDRESSING_MODES = {"None": 0, "HMM": 1, "ATS": 2}
+"""nvmlDeviceAddressingModeType_t by name."""
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -108,6 +114,7 @@ class GpuForm(Struct, frozen=True, forbid_unknown_fields=True):
     pci_device: Hex4
     fabric: FabricForm | None = None
     recovery: bool = True
+    addressing: Literal["None", "HMM", "ATS"] | None = None
 
 
 class NicForm(Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,6 +160,7 @@ class MachineForm(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: tuple[GpuForm, ...]
     pcie: tuple[RootForm, ...]
     minors: tuple[Natural, ...] | None = None
+    module_ids: tuple[Natural, ...] | None = None
     nics: tuple[NicForm, ...] = ()
     nvlink: NvlinkForm = NvlinkForm()
     mig: dict[int, tuple[str, ...]] = {}

@@ -67,13 +67,14 @@ class GpuRecord:
     bus_id: as NVML writes it (``00000000:1B:00.0``) · architecture: nvmlDeviceArchitecture_t · memory: bytes, None
     where NVML does not tell · mig_current, mig_pending: None where the GPU has no MIG · fabric_state: None where it has
     no fabric, else 0-3 · fabric_cluster: 32 hex digits · fabric_health: nvmlGpuFabricInfoV_t.healthMask ·
-    recovery: nvmlDeviceGpuRecoveryAction_t, None where the driver does not tell · lost: getters give GPU_IS_LOST.
+    recovery: nvmlDeviceGpuRecoveryAction_t · module_id: nvmlDeviceGetModuleId's · addressing:
+    nvmlDeviceAddressingModeType_t; these three: None where not told · lost: getters give GPU_IS_LOST.
     """
 
     KEYWORD: ClassVar = "gpu"
     FORM: ClassVar = (
         *(_INT, _TEXT, _OPT_INT, _TEXT, _TEXT, _INT, _OPT_INT, _INT, _INT, _OPT_BIT, _OPT_BIT),
-        *(_OPT_INT, _TEXT, _INT, _INT, _INT, _OPT_INT, _BIT),
+        *(_OPT_INT, _TEXT, _INT, _INT, _INT, _OPT_INT, _OPT_INT, _OPT_INT, _BIT),
     )
 
     index: int
@@ -93,6 +94,8 @@ class GpuRecord:
     fabric_status: int = 0
     fabric_health: int = 0
     recovery: int | None = 0
+    module_id: int | None = None
+    addressing: int | None = None
     lost: bool = False
 
 

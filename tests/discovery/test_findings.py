@@ -36,9 +36,9 @@ def test_a_sound_gpu_has_no_fault():
         ({"braked": True}, FaultKind.POWER_BRAKE, "power brake"),
         ({"fabric": replace(JOINED, state=FabricState.IN_PROGRESS)}, FaultKind.FABRIC, "has not been joined yet"),
         ({"fabric": replace(JOINED, status=999)}, FaultKind.FABRIC, "failed (NVML code 999)"),
-        ({"fabric": replace(JOINED, health=0b0001)}, FaultKind.FABRIC, "unhealthy: less bandwidth"),
-        ({"fabric": replace(JOINED, health=0b010000)}, FaultKind.FABRIC, "unhealthy: its routes are unhealthy"),
-        ({"fabric": replace(JOINED, health=5 << 8)}, FaultKind.FABRIC, "unhealthy: it is configured wrongly"),
+        ({"fabric": replace(JOINED, health_mask=0b0001)}, FaultKind.FABRIC, "unhealthy: less bandwidth"),
+        ({"fabric": replace(JOINED, health_mask=0b010000)}, FaultKind.FABRIC, "unhealthy: its routes are unhealthy"),
+        ({"fabric": replace(JOINED, health_mask=5 << 8)}, FaultKind.FABRIC, "unhealthy: it is configured wrongly"),
     ],
 )
 def test_each_condition_is_one_fault_in_words(change, kind, words):
@@ -53,7 +53,7 @@ def test_each_condition_is_one_fault_in_words(change, kind, words):
         None,
         replace(JOINED, state=FabricState.NOT_STARTED),
         replace(JOINED, state=FabricState.NOT_SUPPORTED),
-        replace(JOINED, health=0b0001_10_10_10_10),
+        replace(JOINED, health_mask=0b0001_10_10_10_10),
     ],
 )
 def test_a_fabric_that_is_not_used_or_is_well_is_no_fault(fabric):

@@ -69,6 +69,12 @@ async def test_what_is_in_the_machine_is_found(any_machine):
     assert await any_machine(seen) is seen
 
 
+async def test_gpus_on_a_baseboard_have_slots_and_cards_have_none(any_machine):
+    seen = await any_machine()
+    slots = {"hgx-h100": [2, 4, 1, 3, 6, 8, 5, 7], "hgx-b200": [4, 2, 1, 3, 8, 6, 5, 7], "gb200-tray": [2, 1, 4, 3]}
+    assert [gpu.slot for gpu in seen.gpus] == slots.get(any_machine.host.machine.name, [None] * len(seen.gpus))
+
+
 async def test_links_come_in_pairs(any_machine):
     links = (await any_machine()).nvlinks
     for i, row in enumerate(links.direct):
@@ -90,6 +96,14 @@ async def test_a_lost_gpu_keeps_its_facts_and_comes_back(hgx):
     assert second.nvlinks == first.nvlinks
     hgx.host.state.restore(3)
     assert (await hgx(second)).gpus == first.gpus
+
+
+async def test_a_slot_stays_when_the_gpus_beside_it_are_gone(hgx):
+    first = await hgx()
+    for _ in range(7):
+        hgx.host.unplug(0)
+    second = await hgx(first)
+    assert [(gpu.uuid, gpu.slot) for gpu in second.gpus] == [(first.gpus[7].uuid, 7)]
 
 
 async def test_a_gpu_lost_from_the_start_is_unreadable(hgx):

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.attributes import gpu_attributes, quantity, semver
 from dra.names import Names, name_all
 from dra.slices import Contents, Owner, cut, preference, taints, whole_gpus
-from gpuplugin.kube.objects import Attribute, Counter, CounterSet, Device
+from gpuplugin.kube.objects import Counter, CounterSet, Device
 from gpuplugin.model.health import HEALTHY, DeviceHealth, Level
-from gpuplugin.model.inventory import Fabric, FabricState, Inventory, MigMode
+from gpuplugin.model.inventory import Inventory, MigMode
 from gpuplugin.topology.allocate import Tables
 from tests.topology import machines
 
@@ -30,89 +29,6 @@ def contents(inventory: Inventory, health=None, elsewhere=()) -> Contents:
 
 def numbers(found: Contents) -> list[int]:
     return [int(device.name.removeprefix("gpu-")) for device in found.devices]
-
-
-def test_a_gpu_says_what_the_reference_says_and_where_it_is():
-    inventory = machines.hgx_h100()
-    gpu = replace(inventory.gpus[0], brand="Nvidia")
-    device = contents(replace(inventory, gpus=(gpu, *inventory.gpus[1:]))).devices[0]
-    assert device.name == "gpu-0"
-    assert msgspec.to_builtins(device.attributes) == {
-        "type": {"string": "gpu"},
-        "uuid": {"string": gpu.uuid},
-        "productName": {"string": "NVIDIA Test"},
-        "brand": {"string": "Nvidia"},
-        "architecture": {"string": "Hopper"},
-        "pcieBusID": {"string": "0000:01:00.0"},
-        "cudaComputeCapability": {"version": "9.0.0"},
-        "driverVersion": {"version": "580.95.5"},
-        "cudaDriverVersion": {"version": "13.0.0"},
-        "resource.kubernetes.io/pciBusID": {"string": "0000:01:00.0"},
-        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:10"},
-        "resource.kubernetes.io/numaNode": {"int": 0},
-        "gpuplugin.io/nvlinkIsland": {"string": "gpu-0"},
-        "gpuplugin.io/pcieSwitch": {"string": "0000:10:00.1"},
-    }
-    assert msgspec.to_builtins(device.capacity) == {"memory": {"value": "80Gi"}}
-    assert device.taints == ()
-
-
-def test_what_is_not_known_is_left_out():
-    inventory = machines.inventory([machines.Slot()])
-    bare = replace(
-        inventory.gpus[0], architecture=None, compute_capability=None, memory_bytes=None, numa=None, pcie=None
-    )
-    driver = replace(inventory.driver, version="unknown", cuda=None)
-    assert set(gpu_attributes(bare, driver, "gpu-0")) == {
-        "type", "uuid", "productName", "pcieBusID", "resource.kubernetes.io/pciBusID", "gpuplugin.io/nvlinkIsland"
-    }  # fmt: skip
-    assert contents(replace(inventory, gpus=(bare,))).devices[0].capacity == {}
-
-
-def test_a_clique_is_said_where_the_gpu_has_joined_one():
-    inventory = machines.inventory([machines.Slot()])
-    fabric = Fabric(FabricState.COMPLETED, "1a2b3c4d-0000-0000-0000-00000000ffff", 4095, 0)
-    found = gpu_attributes(replace(inventory.gpus[0], fabric=fabric), inventory.driver, "gpu-0")
-    assert found["gpuplugin.io/clique"] == Attribute(string="1a2b3c4d-0000-0000-0000-00000000ffff.4095")
-
-
-def test_a_name_too_long_for_the_api_is_cut_and_not_the_slice_lost():
-    inventory = machines.inventory([machines.Slot()])
-    long = replace(inventory.gpus[0], model="é" * 50)
-    text = gpu_attributes(long, inventory.driver, "gpu-0")["productName"].string
-    assert text == "é" * 32
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("580.95.05", "580.95.5"),
-        ("13.0", "13.0.0"),
-        ("535", "535.0.0"),
-        ("570.86.10.1", "570.86.10+1"),
-        ("1.2.3.4.5", "1.2.3+4.5"),
-        ("", None),
-        ("r580", None),
-        ("580.95.05-beta", None),
-    ],
-)
-def test_versions_become_semantic_ones(text: str, version: str | None):
-    assert semver(text) == version
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0"), (1, "1"), (1023, "1023"), (1024, "1Ki"), (81559 << 20, "81559Mi"), (80 << 30, "80Gi")],
-)
-def test_quantities_are_written_as_the_server_writes_them(number: int, text: str):
-    assert quantity(number) == text
-
-
-@given(st.integers(0, 2**62))
-def test_a_quantity_loses_nothing(number: int):
-    text = quantity(number)
-    digits = text.rstrip("KMGTPEi")
-    assert int(digits) * 1024 ** ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei").index(text[len(digits) :]) == number
 
 
 @pytest.mark.parametrize("make", machines.MACHINES.values(), ids=machines.MACHINES)

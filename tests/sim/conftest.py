@@ -8,6 +8,7 @@ import pytest
 
 from gpuplugin.sim import machine
 from gpuplugin.sim.host import SimulatedHost
+from gpuplugin.sim.snapshot import MigRecord
 
 Start = Callable[[str], SimulatedHost]
 
@@ -37,3 +38,12 @@ def h100(start: Start) -> SimulatedHost:
     host = start("hgx-h100")
     pynvml.nvmlInit()
     return host
+
+
+@pytest.fixture
+def sliced(h100: SimulatedHost) -> list[MigRecord]:
+    """Two MIG devices of GPU 4, in slots 0 and 2."""
+    h100.mig_mode(4, enabled=True)
+    made = [h100.mig_create(4, "1g.10gb", 0), h100.mig_create(4, "2g.20gb", 2), h100.mig_create(4, "3g.40gb", 4)]
+    h100.mig_destroy(4, made[1].slot)
+    return [made[0], made[2]]

@@ -227,6 +227,28 @@ def test_minor_numbers_are_not_the_indexes() -> None:
     assert [gpu.minor for gpu in machine.load("a100-pcie-4").snapshot.gpus] == [2, 3, 0, 1]
 
 
+def test_module_ids_are_in_the_order_of_real_boards_and_all_one_on_cards() -> None:
+    found = {name: [gpu.module_id for gpu in machine.load(name).snapshot.gpus] for name in ALL}
+    assert {name: ids for name, ids in found.items() if set(ids) != {None}} == {
+        "hgx-h100": [2, 4, 1, 3, 6, 8, 5, 7],
+        "hgx-b200": [4, 2, 1, 3, 8, 6, 5, 7],
+        "gb200-tray": [2, 1, 4, 3],
+        "a100-pcie-4": [1] * 4,
+        "l40s-8": [1] * 8,
+        "mixed": [1] * 5,
+    }
+
+
+def test_addressing_modes_of_each_kind_and_drivers_that_do_not_tell() -> None:
+    found = {name: {gpu.addressing for gpu in machine.load(name).snapshot.gpus} for name in ALL}
+    assert {name: modes for name, modes in found.items() if modes != {None}} == {
+        "hgx-h100": {0},
+        "hgx-b200": {1},
+        "l40s-8": {1},
+        "gb200-tray": {2},
+    }
+
+
 def test_only_data_centre_gpus_from_ampere_on_have_mig() -> None:
     assert {name for name in ALL if any(gpu.mig_current is not None for gpu in machine.load(name).snapshot.gpus)} == {
         "a100-pcie-4",
@@ -316,6 +338,8 @@ def test_memory_that_nvml_does_not_tell(tmp_path: Path) -> None:
         ({"gpus": [{**GPU, "speed": 3}]}, "gpus[0].speed", "keys count, model, architecture"),
         ({"gpus": [{**GPU, "count": 3}]}, "pcie", "each of gpu0 to gpu2 (`gpus` has 3) exactly once"),
         ({"minors": [0, 0]}, "minors", "2 different numbers, one a GPU"),
+        ({"module_ids": [1]}, "module_ids", "2 numbers, one a GPU"),
+        ({"gpus": [{**GPU, "addressing": "HBM"}]}, "gpus[0].addressing", "'HBM'"),
         ({"nics": [{**NIC, "names": ["mlx5_7"]}]}, "nics", "a name that hangs somewhere in `pcie`"),
         ({"nics": [NIC, NIC]}, "nics", "'mlx5_0' is not allowed; allowed: each name once"),
         ({"nics": [{**NIC, "link_layer": "Token Ring"}]}, "nics[0].link_layer", "'Token Ring'"),

@@ -52,7 +52,7 @@ flags = st.booleans()
 gpus = st.builds(
     GpuRecord,
     *(numbers, text, optional, text, text, numbers, optional, numbers, numbers, st.none() | flags, st.none() | flags),
-    *(optional, text, numbers, numbers, numbers, optional, flags),
+    *(optional, text, numbers, numbers, numbers, optional, optional, optional, flags),
 )
 snapshots = st.builds(
     Snapshot,
@@ -86,7 +86,7 @@ def test_the_file_reads_as_the_c_side_expects(state: State) -> None:
         "driver\t1\t580.95.05\t13.580.95.05\t13000",
         *(
             f"gpu\t{n}\tGPU-{n}\t{n}\t00000000:1{n}:00.0\tNVIDIA H100 80GB HBM3\t9\t85520809984\t9\t0\t0\t0\t-\t"
-            f"{'0' * 32}\t0\t0\t0\t0\t0"
+            f"{'0' * 32}\t0\t0\t0\t0\t-\t-\t0"
             for n in range(2)
         ),
         "link\t0\t0\t1\t2\t-",

@@ -104,6 +104,10 @@ typedef struct {
 } nvmlTemperature_t;
 
 typedef struct {
+    unsigned int version, value;
+} nvmlDeviceAddressingMode_t;
+
+typedef struct {
     nvmlDevice_t device;
     unsigned long long eventType, eventData;
     unsigned int gpuInstanceId, computeInstanceId;
@@ -113,6 +117,7 @@ _Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_v2_t) == 40, "AB
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40 && sizeof(nvmlGpuInstanceInfo_t) == 24, "ABI");
 _Static_assert(sizeof(nvmlMemory_t) == 24 && sizeof(nvmlFieldValue_t) == 40, "ABI");
 _Static_assert(sizeof(nvmlGpuFabricInfo_t) == 28 && sizeof(nvmlGpuFabricInfoV_t) == 40, "ABI");
+_Static_assert(sizeof(nvmlDeviceAddressingMode_t) == 8, "ABI");
 _Static_assert(sizeof(nvmlTemperature_t) == 12 && sizeof(nvmlEventData_t) == 32, "ABI");
 
 _Static_assert(sizeof(nvmlGpmMetric_t) == 40 && sizeof(nvmlGpmMetricsGet_t) == 24, "ABI");
@@ -123,6 +128,7 @@ enum {
     FABRIC_V2 = 0x02000024,
     FABRIC_V3 = 0x03000028,
     TEMPERATURE_V1 = 0x0100000C,
+    ADDRESSING_MODE_V1 = 0x01000008,
     EVENT_XID = 8,
     FIELD_RECOVERY_ACTION = 230,
     VALUE_UNSIGNED_INT = 1,

@@ -556,6 +556,12 @@ static nvmlReturn_t give_temperature_v(nvmlTemperature_t *into)
     return give_temperature(into->sensorType, &into->temperature);
 }
 
+static nvmlReturn_t give_addressing_mode(const struct gpu *gpu, nvmlDeviceAddressingMode_t *mode)
+{
+    return mode->version == ADDRESSING_MODE_V1 ? give(gpu->addressing, &mode->value)
+                                               : NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+}
+
 static number milliwatts(const struct gpu *gpu)
 {
     return 70000 + 1000 * (gpu->index % 8);
@@ -720,6 +726,9 @@ ASK_GPU(nvmlDeviceGetBrand, DEVICE, (nvmlDevice_t handle, unsigned int *into),
         give(strncmp(at.gpu->name, "Tesla", 5) ? 14 : 2, into))
 ASK_GPU(nvmlDeviceGetCudaComputeCapability, DEVICE, (nvmlDevice_t handle, int *major, int *minor),
         give_two(at.gpu->cc_major, at.gpu->cc_minor, major, minor))
+ASK_GPU(nvmlDeviceGetModuleId, DEVICE, (nvmlDevice_t handle, unsigned int *id), give(at.gpu->module_id, id))
+ASK_GPU(nvmlDeviceGetAddressingMode, DEVICE, (nvmlDevice_t handle, nvmlDeviceAddressingMode_t *into),
+        give_addressing_mode(at.gpu, into))
 ASK_GPU(nvmlDeviceGetMemoryInfo, DEVICE, (nvmlDevice_t handle, nvmlMemory_t *into), give_memory(&at, into))
 ASK_GPU(nvmlDeviceGetMemoryInfo_v2, DEVICE, (nvmlDevice_t handle, nvmlMemory_v2_t *into), give_memory_v2(&at, into))
 ASK_GPU(nvmlDeviceGetTemperature, DEVICE, (nvmlDevice_t handle, unsigned int sensor, unsigned int *into),

@@ -69,7 +69,8 @@ static void take_gpu(struct record *record, struct gpu *gpu)
     TAKE_NUMBERS(record, &gpu->architecture, &gpu->memory, &gpu->cc_major, &gpu->cc_minor);
     TAKE_NUMBERS(record, &gpu->mig_current, &gpu->mig_pending, &gpu->fabric_state);
     TAKE_TEXT(record, gpu->cluster);
-    TAKE_NUMBERS(record, &gpu->clique, &gpu->fabric_status, &gpu->health_mask, &gpu->recovery, &gpu->lost);
+    TAKE_NUMBERS(record, &gpu->clique, &gpu->fabric_status, &gpu->health_mask, &gpu->recovery);
+    TAKE_NUMBERS(record, &gpu->module_id, &gpu->addressing, &gpu->lost);
 }
 
 static void take_link(struct record *record, struct link *link)

@@ -25,7 +25,7 @@ typedef long long number;
 
 struct gpu {
     number index, minor, architecture, memory, cc_major, cc_minor, mig_current, mig_pending;
-    number fabric_state, clique, fabric_status, health_mask, recovery, lost;
+    number fabric_state, clique, fabric_status, health_mask, recovery, module_id, addressing, lost;
     char uuid[96], bus_id[32], name[96], cluster[33];
 };
 
