@@ -29,16 +29,21 @@ PATIENCE_SECONDS = 15.0
 """How long the first answer is waited for; a node whose API server is away must get its GPUs back all the same."""
 
 
+LOOK_SECONDS = 1.0
+"""Between two looks whether a file that could not be chosen has come."""
+
+
 class ProfileChoice:
     """Keeps `source` on the file that the label chooses. decided: set once there was something to choose by."""
 
     def __init__(self, profiles: Profiles, source: ConfigSource) -> None:
         self._profiles, self._source = profiles, source
-        self._trouble = ""
+        self._label = self._trouble = ""
         self.decided = asyncio.Event()
 
     def take(self, label: str) -> None:
         """Choose by this label, and have the file read; what cannot be chosen is told of and changes nothing."""
+        self._label = label
         folder = Path(self._profiles.folder or "/")
         try:
             available = [entry.name for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")]
@@ -57,18 +62,28 @@ class ProfileChoice:
         self.decided.set()
 
     async def follow(self, labels: AsyncGenerator[str, None]) -> None:
-        """Take each label; where none comes for a while, choose as if there were none, and go on listening."""
+        """Take each label; where none comes for a while, choose as if there were none, and go on listening.
+
+        A label may come before the file that it names: what cannot be chosen is tried again until it can.
+        """
         listening = asyncio.create_task(self._take_all(labels))
+        try:
+            await self._decide()
+            while not (await asyncio.wait({listening}, timeout=LOOK_SECONDS))[0]:
+                if self._trouble:
+                    self.take(self._label)
+            await listening
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
+
+    async def _decide(self) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.decided.wait()
         except TimeoutError:
             log.warning("the node's label is not known yet: choosing without it", label=self._profiles.label)
             self.take("")
-        try:
-            await listening
-        finally:
-            listening.cancel()
 
     async def _take_all(self, labels: AsyncGenerator[str, None]) -> None:
         try:

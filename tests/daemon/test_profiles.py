@@ -76,6 +76,39 @@ async def test_a_node_whose_api_server_is_away_gets_its_gpus_all_the_same(folder
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_stopped_before_the_label_is_known_nothing_goes_on_listening(folder_of_files):
+    chosen, _ = choice(folder_of_files)
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(chosen.follow(silent()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks() - before) == 2
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_label_may_come_before_the_file_that_it_names(folder_of_files, monkeypatch):
+    monkeypatch.setattr(profiles, "LOOK_SECONDS", 0.01)
+
+    async def labelled():
+        yield "later"
+        await asyncio.get_running_loop().create_future()
+
+    chosen, source = choice(folder_of_files, default="whole")
+    with capture_logs() as logs:
+        task = asyncio.create_task(chosen.follow(labelled()))
+        await asyncio.wait_for(chosen.decided.wait(), SOON)
+        await asyncio.sleep(0.1)
+        assert source.file is None
+        (folder_of_files / "later").write_text("")
+        await asyncio.wait_for(source.asked.wait(), SOON)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert source.file == folder_of_files / "later"
+    assert len(lines(logs, "no configuration chosen")) == 1
+
+
 async def test_who_is_outside_of_kubernetes_has_no_label(folder_of_files):
     chosen, source = choice(folder_of_files, default="whole")
     with capture_logs() as logs:
