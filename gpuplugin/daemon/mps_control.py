@@ -11,7 +11,6 @@ import asyncio
 import fcntl
 import os
 import signal
-import sys
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -19,17 +18,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-import gpuplugin
-from gpuplugin.config import flags, load_with_sources
 from gpuplugin.daemon import host as hosts
-from gpuplugin.daemon import logs
+from gpuplugin.daemon.beginning import FAILURE, begin
 from gpuplugin.daemon.profiles import ProfileChoice, node_labels
 from gpuplugin.daemon.reload import ConfigSource, Reload
 from gpuplugin.daemon.wakeup import Wakeup
 from gpuplugin.discovery.nvml_thread import NvmlThread
 from gpuplugin.discovery.observe import observe
 from gpuplugin.discovery.sysfs import Sysfs
-from gpuplugin.errors import ConfigError, NvmlError, ObserveError
+from gpuplugin.errors import NvmlError, ObserveError
 from gpuplugin.mps.folders import barred, mount_shared_memory
 from gpuplugin.mps.modes import ComputeModes
 from gpuplugin.mps.program import ControlProgram
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-USAGE_ERROR, FAILURE = 2, 1
 SOON_SECONDS, LATER_SECONDS = 1.0, 30.0
 """The time between two looks while something is amiss, and while nothing is."""
 
@@ -59,22 +55,12 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--shm", action="store_true", help="only have <mpsRoot>/shm be a tmpfs of its own, and end")
-    flags.add_to(parser)
-    namespace, rest = parser.parse_known_args(arguments)
-    given = flags.collected(namespace, rest)
-    try:
-        loaded = load_with_sources(None, os.environ, given)
-    except ConfigError as error:
-        for problem in error.problems:
-            print(f"gpuplugin: {problem}", file=sys.stderr)  # noqa: T201 - there is no log yet
-        return USAGE_ERROR
-    config = loaded.config
-    logs.configure(config.log.level, config.log.format)
-    if namespace.shm:
+    begun = begin(parser, arguments)
+    config = begun.config
+    if begun.options.shm:
         return _mount(Path(config.flags.mps_folder))
-    log.info("starting", version=gpuplugin.__version__, file=loaded.file and str(loaded.file), set=dict(loaded.sources))
     try:
-        asyncio.run(_run(config, ConfigSource(loaded.file, os.environ, given)))
+        asyncio.run(_run(config, ConfigSource(begun.file, os.environ, begun.given)))
     except OSError as error:
         log.error("the folder for MPS cannot be used", path=config.flags.mps_folder, reason=str(error))  # noqa: TRY400
         return FAILURE

@@ -58,11 +58,14 @@ def _begin(work: Callable[[], int], libc: ctypes.CDLL) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_PASSED_ON, signal.SIGCHLD))
         if os.getppid() == parent:
             status = work()
+    except SystemExit as end:  # argparse, after help and for what it does not know
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:  # noqa: BLE001 - nothing may return into the parent's code
         import traceback  # noqa: PLC0415 - seldom
 
         traceback.print_exc()
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
