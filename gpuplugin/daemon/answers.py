@@ -16,12 +16,13 @@ import msgspec
 from gpuplugin.daemon.support import State, files
 from gpuplugin.discovery.kubelet_settings import read
 from gpuplugin.errors import GpuPluginError, NothingToExplain, PodResourcesUnavailable
-from gpuplugin.explain.fit import Asked, Rules, would_admit
+from gpuplugin.explain.fit import Asked, would_admit
 from gpuplugin.explain.gpu import Known, why
 from gpuplugin.explain.pod import Had, why_these
 from gpuplugin.explain.questions import FitAnswer, OfFit, OfGpu, OfPod, Question, Reply
 from gpuplugin.explain.stock import CPU
 from gpuplugin.explain.stocks import machine, stocks
+from gpuplugin.explain.verdict import Rules
 from gpuplugin.serving.pod_resources import allocatable, pod_resources
 from gpuplugin.topology.affinity import Policy
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplugin.explain.fit import NOT_ALIGNED, Asked, Fit, Rules, would_admit
+from gpuplugin.explain.fit import NOT_ALIGNED, Asked, Fit, would_admit
 from gpuplugin.explain.stock import CPU, SYSTEM, Stock
+from gpuplugin.explain.verdict import Rules
 from gpuplugin.topology.affinity import Policy
 from tests.alignment import node
 from tests.alignment.judge import BEST_EFFORT, POLICIES, SCOPES, Hardware, Outcome

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplugin.explain.fit import NOT_ALIGNED, NOT_THERE, Asked, Fit, Rules, would_admit
+from gpuplugin.explain.fit import NOT_ALIGNED, NOT_THERE, Asked, Fit, would_admit
 from gpuplugin.explain.stock import CPU, SYSTEM, Stock
+from gpuplugin.explain.verdict import Rules
 from gpuplugin.topology.affinity import Policy
 
 GPU = "nvidia.com/gpu"

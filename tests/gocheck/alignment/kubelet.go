@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
 	"k8s.io/kubernetes/pkg/kubelet/cm/cpumanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
@@ -42,27 +43,32 @@ type settings struct {
 	CPUPolicy    string            `json:"cpu_policy"`
 	MemoryPolicy string            `json:"memory_policy"`
 	Reserved     string            `json:"reserved"`
-	Nodes        []numaNode        `json:"nodes"`
+	// ReservedMemory is what the system keeps of the memory of node 0, in bytes; a static memory manager wants some.
+	ReservedMemory int64      `json:"reserved_memory"`
+	Nodes          []numaNode `json:"nodes"`
 }
 
-// numaNode is one node of the machine; Cores lists each core's threads.
+// numaNode is one node of the machine; Cores lists each core's threads. HugePages: how many, by their size in KiB.
 type numaNode struct {
-	Socket    int      `json:"socket"`
-	Cores     [][]int  `json:"cores"`
-	Memory    uint64   `json:"memory"`
-	Distances []uint64 `json:"distances"`
+	Socket    int               `json:"socket"`
+	Cores     [][]int           `json:"cores"`
+	Memory    uint64            `json:"memory"`
+	HugePages map[uint64]uint64 `json:"huge_pages"`
+	Distances []uint64          `json:"distances"`
 }
 
 type podAsked struct {
-	UID        string           `json:"uid"`
-	Containers []containerAsked `json:"containers"`
+	UID            string           `json:"uid"`
+	InitContainers []containerAsked `json:"init_containers"`
+	Containers     []containerAsked `json:"containers"`
 }
 
 type containerAsked struct {
-	Name     string         `json:"name"`
-	CPUMilli int64          `json:"cpu_milli"`
-	Memory   int64          `json:"memory"`
-	Devices  map[string]int `json:"devices"`
+	Name      string           `json:"name"`
+	CPUMilli  int64            `json:"cpu_milli"`
+	Memory    int64            `json:"memory"`
+	HugePages map[string]int64 `json:"huge_pages"`
+	Devices   map[string]int   `json:"devices"`
 }
 
 type outcome struct {
@@ -96,7 +102,7 @@ func start(wanted settings) (*kubelet, error) {
 	}
 	reservation := v1.ResourceList{
 		v1.ResourceCPU:    *resource.NewQuantity(int64(reserved.Size()), resource.DecimalSI),
-		v1.ResourceMemory: *resource.NewQuantity(0, resource.BinarySI),
+		v1.ResourceMemory: *resource.NewQuantity(wanted.ReservedMemory, resource.BinarySI),
 	}
 	node := &kubelet{pods: map[types.UID]*v1.Pod{}}
 	node.topology, err = topologymanager.NewManager(logger, machine.Topology, wanted.Policy, wanted.Scope, wanted.Options)
@@ -115,7 +121,7 @@ func start(wanted settings) (*kubelet, error) {
 	}
 	node.topology.AddHintProvider(logger, node.cpus)
 	memory, err := memorymanager.NewManager(
-		logger, wanted.MemoryPolicy, machine, reservation, nil, wanted.Folder, node.topology)
+		logger, wanted.MemoryPolicy, machine, reservation, reservedMemory(wanted), wanted.Folder, node.topology)
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +136,14 @@ func start(wanted settings) (*kubelet, error) {
 		return nil, err
 	}
 	return node, node.devices.Start(logger, node.active, ready, containers(), sets.New[string]())
+}
+
+func reservedMemory(wanted settings) []kubeletconfig.MemoryReservation {
+	if wanted.ReservedMemory == 0 {
+		return nil
+	}
+	limits := v1.ResourceList{v1.ResourceMemory: *resource.NewQuantity(wanted.ReservedMemory, resource.BinarySI)}
+	return []kubeletconfig.MemoryReservation{{NumaNode: 0, Limits: limits}}
 }
 
 func (k *kubelet) stop() { _ = k.devices.Stop(klog.Logger{}) }
@@ -180,8 +194,7 @@ func (k *kubelet) admit(asked podAsked) outcome {
 		k.remove(asked.UID)
 		return said
 	}
-	for i := range pod.Spec.Containers {
-		container := &pod.Spec.Containers[i]
+	for _, container := range all(pod) {
 		k.topology.AddContainer(klog.Logger{}, pod, container, containerID(pod, container))
 	}
 	return said
@@ -209,9 +222,20 @@ func (k *kubelet) remove(uid string) {
 	if pod == nil {
 		return
 	}
-	for i := range pod.Spec.Containers {
-		_ = k.topology.RemoveContainer(klog.Logger{}, containerID(pod, &pod.Spec.Containers[i]))
+	for _, container := range all(pod) {
+		_ = k.topology.RemoveContainer(klog.Logger{}, containerID(pod, container))
 	}
+}
+
+func all(pod *v1.Pod) []*v1.Container {
+	var found []*v1.Container
+	for i := range pod.Spec.InitContainers {
+		found = append(found, &pod.Spec.InitContainers[i])
+	}
+	for i := range pod.Spec.Containers {
+		found = append(found, &pod.Spec.Containers[i])
+	}
+	return found
 }
 
 func containerID(pod *v1.Pod, container *v1.Container) string {
@@ -221,25 +245,37 @@ func containerID(pod *v1.Pod, container *v1.Container) string {
 func made(asked podAsked) *v1.Pod {
 	pod := &v1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = asked.UID, "default", types.UID(asked.UID)
-	for _, each := range asked.Containers {
+	pod.Spec.InitContainers, pod.Spec.Containers = containers(asked.InitContainers), containers(asked.Containers)
+	return pod
+}
+
+func containers(asked []containerAsked) []v1.Container {
+	var made []v1.Container
+	for _, each := range asked {
 		amounts := v1.ResourceList{
 			v1.ResourceCPU:    *resource.NewMilliQuantity(each.CPUMilli, resource.DecimalSI),
 			v1.ResourceMemory: *resource.NewQuantity(each.Memory, resource.BinarySI),
 		}
+		for size, bytes := range each.HugePages {
+			amounts[v1.ResourceName(v1.ResourceHugePagesPrefix+size)] = *resource.NewQuantity(bytes, resource.BinarySI)
+		}
 		for name, count := range each.Devices {
 			amounts[v1.ResourceName(name)] = *resource.NewQuantity(int64(count), resource.DecimalSI)
 		}
-		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{
+		made = append(made, v1.Container{
 			Name: each.Name, Resources: v1.ResourceRequirements{Limits: amounts, Requests: amounts.DeepCopy()},
 		})
 	}
-	return pod
+	return made
 }
 
 func machineInfo(nodes []numaNode) *cadvisor.MachineInfo {
 	info, sockets := &cadvisor.MachineInfo{}, sets.New[int]()
 	for id, each := range nodes {
 		node := cadvisor.Node{Id: id, Memory: each.Memory, Distances: each.Distances}
+		for kib, count := range each.HugePages {
+			node.HugePages = append(node.HugePages, cadvisor.HugePagesInfo{PageSize: kib, NumPages: count})
+		}
 		for number, threads := range each.Cores {
 			node.Cores = append(node.Cores, cadvisor.Core{Id: number, Threads: threads, SocketID: each.Socket})
 			info.NumCores += len(threads)

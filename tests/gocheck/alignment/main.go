@@ -4,10 +4,12 @@
 //
 // It reads commands, one JSON object a line, and answers each with one line:
 //
-//	{"start": {"folder", "policy", "scope", "options", "cpu_policy", "memory_policy", "reserved", "nodes"}}
+//	{"start": {"folder", "policy", "scope", "options", "cpu_policy", "memory_policy", "reserved", "reserved_memory",
+//	    "nodes"}}
 //	    first; {} or {"error"}, which is what kubelet would end with
 //	{"wait": {"resource", "healthy"}}   until so many devices are healthy; {"devices": {id: [NUMA node]}}
-//	{"admit": {"uid", "containers": [{"name", "cpu_milli", "memory", "devices": {resource: count}}]}}
+//	{"admit": {"uid", "init_containers", "containers": [{"name", "cpu_milli", "memory", "huge_pages": {size: bytes},
+//	    "devices": {resource: count}}]}}
 //	    {"admitted", "reason", "message", "containers": [{"devices", "cpus", "affinity"}]}: also for a refused pod, what
 //	    its containers had been given by then. affinity: the NUMA nodes kept to, null where left free
 //	{"remove": uid}                     the pod has ended

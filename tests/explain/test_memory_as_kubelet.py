@@ -1,0 +1,181 @@
+"""As test_as_kubelet, with memory and huge pages that kubelet keeps to NUMA nodes, and containers that go first.
+
+What is free is taken from kubelet's own state files, as the daemon takes it.
+"""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplugin.discovery.kubelet_states import read_states
+from gpuplugin.discovery.places import Place
+from gpuplugin.explain.fit import NOT_ALIGNED, NOT_THERE, Asked, Fit, would_admit
+from gpuplugin.explain.memory import Memory
+from gpuplugin.explain.owners import Listed, cpu_holders, memory_held
+from gpuplugin.explain.stock import CPU, SYSTEM, Stock
+from gpuplugin.explain.verdict import Rules
+from gpuplugin.topology.affinity import Policy
+from tests.alignment import node
+from tests.alignment.judge import SCOPES
+from tests.alignment.run import Bench, bench
+from tests.gocheck.build import GoMissingError, build
+
+pytestmark = pytest.mark.go
+
+GI, MI = 1 << 30, 1 << 20
+MORE = "GPUPLUGIN_TEST_MORE" in os.environ
+PODS = 1000 if MORE else 200
+MACHINES = ["hgx-h100", *(["dgx-a100"] if MORE else [])]
+HUGE = {"2Mi": (2048, 32), "1Gi": (1 << 20, 16)}
+"""Huge pages of each NUMA node: size in KiB, and how many Gi of them there are."""
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    try:
+        return build(Path(__file__).parents[1] / "gocheck/alignment")
+    except GoMissingError as error:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(str(error))
+        pytest.skip(f"kubelet's own managers are not asked: {error}")
+
+
+@pytest.fixture(scope="module")
+def on(program: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    with bench(request.param, program) as running:
+        yield running
+
+
+@contextmanager
+def kubelet(on: Bench, policy: str, scope: str) -> Iterator[node.Kubelet]:
+    """A kubelet that gives memory out, and 1 Gi of it to the system."""
+    hardware = node.hardware(on.machine)
+    node.forget(on.folder)
+    with node.kubelet(on.program) as running:
+        running.ask(
+            start={
+                "folder": str(on.folder),
+                "policy": policy,
+                "scope": scope,
+                "options": {},
+                "cpu_policy": "static",
+                "memory_policy": "Static",
+                "reserved": ",".join(map(str, sorted(hardware.reserved))),
+                "reserved_memory": GI,
+                "nodes": [
+                    {
+                        "socket": number,
+                        "cores": node.cores(each.cpus),
+                        "memory": on.machine.memory_gib[number] * GI,
+                        "huge_pages": {str(kib): gi * GI // (kib << 10) for kib, gi in HUGE.values()},
+                        "distances": list(each.distances),
+                    }
+                    for number, each in enumerate(on.machine.numa_nodes)
+                ],
+            }
+        )
+        running.wait(len(on.machine.gpus))
+        yield running
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """cpu_milli: CPUs of its own where it is whole ones · memory: bytes · huge: bytes by size of page."""
+
+    gpus: int
+    cpu_milli: int
+    memory: int
+    huge: dict[str, int]
+
+    def for_kubelet(self, name: str) -> dict[str, Any]:
+        devices = {node.GPU: self.gpus} if self.gpus else {}
+        return {
+            "name": name,
+            "cpu_milli": self.cpu_milli,
+            "memory": self.memory,
+            "huge_pages": self.huge,
+            "devices": devices,
+        }
+
+    def asked(self, name: str) -> Asked:
+        cpus, rest = divmod(self.cpu_milli, 1000)
+        huge = {f"hugepages-{size}": count for size, count in self.huge.items()}
+        return Asked(name, {node.GPU: self.gpus, CPU: 0 if rest else cpus, "memory": self.memory, **huge})
+
+
+def container(chance: random.Random, on: Bench) -> Container:
+    """Small ones mostly, and now and then one that no NUMA node has enough for."""
+    cpus, most = len(on.machine.numa_nodes[0].cpus), on.machine.memory_gib[0]
+    milli = chance.randint(1, cpus // 4) * 1000 if chance.random() < 0.8 else chance.randint(1, 9) * 1000 + 500
+    memory = chance.choice([1, 4, most // 8, most // 4, most // 4, most // 2, most - 60, most + most // 4]) * GI
+    huge = {}
+    if chance.random() < 0.4:
+        huge["2Mi"] = chance.choice([64 * MI, 4 * GI, 12 * GI, 24 * GI, 40 * GI])
+    if chance.random() < 0.2:
+        huge["1Gi"] = chance.choice([1, 4, 10, 20]) * GI
+    return Container(chance.choice([0, 1, 1, 1, 2, 2, 3, 4, 5]), milli, memory, huge)
+
+
+def there(on: Bench, given: dict[str, list[str]]) -> tuple[dict[str, Stock], Memory]:
+    """What the node has. given: GPUs by pod, of those pods that there are."""
+    hardware, states = node.hardware(on.machine), read_states(on.folder, Place(on.folder, "/elsewhere"))
+    assert states.cpus is not None
+    assert states.memory is not None
+    pods = {pod: pod for pod in given}  # the UID is the name here
+    listed = Listed({}, {}, {number: each.allocatable for number, each in states.memory.nodes.items()})
+    cpus, _ = cpu_holders(states.cpus, listed, pods)
+    memory, _ = memory_held(states.memory, listed, pods)
+    assert memory is not None
+    gpus = {gpu: frozenset({numa}) for gpu, numa in hardware.gpus.items() if numa is not None}
+    stocks = {
+        node.GPU: Stock(node.GPU, gpus, {gpu: f"pod {pod}" for pod, its in given.items() for gpu in its}),
+        CPU: Stock(
+            CPU,
+            {str(cpu): frozenset({numa}) for cpu, numa in hardware.cpus.items()},
+            {str(cpu): who for cpu, who in cpus.items()},
+            {str(cpu): SYSTEM for cpu in hardware.reserved},
+        ),
+    }
+    return stocks, memory
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("on", MACHINES, indirect=True)
+def test_what_was_foretold_is_what_kubelet_does(on: Bench, policy: Policy, scope: str):
+    rules = Rules(policy, frozenset(range(len(on.machine.numa_nodes))), scope == "pod")
+    chance = random.Random(f"{policy}/{scope}")
+    given: dict[str, list[str]] = {}
+    wrong: list[tuple[list[Container], Fit, dict[str, Any]]] = []
+    tally: Counter[str] = Counter()
+    helped = 0
+    with kubelet(on, policy, scope) as running:
+        for number in range(PODS):
+            while given and chance.random() < 0.4:
+                gone = chance.choice(sorted(given))
+                running.ask(remove=gone)
+                del given[gone]
+            pod = [container(chance, on) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+            stocks, memory = there(on, given)
+            said = would_admit(rules, stocks, [each.asked(f"c{i}") for i, each in enumerate(pod)], memory)
+            helped += bool(said.ending) and any(lack.resource != node.GPU for lack in said.in_the_way)
+            did = running.ask(
+                admit={"uid": f"pod-{number}", "containers": [c.for_kubelet(f"c{i}") for i, c in enumerate(pod)]}
+            )
+            tally[did["reason"] or "admitted"] += 1
+            if (said.admitted, said.reason) != (did["admitted"], did["reason"]):
+                wrong.append((pod, said, did))
+            if did["admitted"]:
+                given[f"pod-{number}"] = [gpu for each in did["containers"] for gpu in each["devices"]]
+    assert wrong == []
+    assert tally["admitted"] > PODS // 5
+    refusals = {NOT_ALIGNED} if rules.strict else {NOT_THERE}
+    assert sum(tally[reason] for reason in refusals) > PODS // 10
+    assert helped > PODS // 50
