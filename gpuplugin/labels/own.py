@@ -10,7 +10,7 @@ from gpuplugin.topology.graph import components, mask_of, nearest_nics
 
 if TYPE_CHECKING:
     from gpuplugin.labels.facts import Labels, NodeFacts
-    from gpuplugin.model.inventory import Gpu, Inventory
+    from gpuplugin.model.inventory import Gpu
 
 PREFIX: Final = "gpuplugin.io/"
 DRIVER_READY: Final = f"{PREFIX}driver.ready"
@@ -21,7 +21,7 @@ def own(facts: NodeFacts) -> Labels:
     return {
         DRIVER_READY: "true",
         **_models(facts),
-        **_islands(facts.inventory),
+        **_islands(facts),
         **{f"{PREFIX}numa-{node}.gpus": f"{count}" for node, count in _numa(facts).items()},
         **_nics(facts),
         **_mig(facts),
@@ -39,11 +39,13 @@ def _models(facts: NodeFacts) -> Labels:
     }
 
 
-def _islands(inventory: Inventory) -> Labels:
+def _islands(facts: NodeFacts) -> Labels:
     """How many groups of GPUs NVLink joins, and how many GPUs the largest has; a GPU by itself is no group."""
-    count = range(len(inventory.gpus))
-    joined = tuple(mask_of(j for j in count if inventory.nvlinks.between(i, j)) for i in count)
-    sizes = [island.bit_count() for island in components(joined, (1 << len(inventory.gpus)) - 1)]
+    theirs = {gpu.uuid for gpu in facts.gpus}
+    count, nvlinks = range(len(facts.inventory.gpus)), facts.inventory.nvlinks
+    joined = tuple(mask_of(j for j in count if nvlinks.between(i, j)) for i in count)
+    usable = mask_of(i for i, gpu in enumerate(facts.inventory.gpus) if gpu.uuid in theirs)
+    sizes = [island.bit_count() for island in components(joined, usable)]
     groups = [size for size in sizes if size > 1]
     return {
         f"{PREFIX}nvlink.islands": f"{len(groups)}",

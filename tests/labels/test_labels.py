@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuplugin.labels.build import kept, labels, without_driver
@@ -197,6 +199,15 @@ def test_what_is_ours():
         "nvlink.island-size": "3",
         "nvlink.islands": "1",
     }
+
+
+def test_gpus_that_nobody_may_use_are_in_no_island_and_join_none():
+    gpus = [gpu(i) for i in range(4)]
+    chain = ((0, 4, 0, 0), (4, 0, 4, 0), (0, 4, 0, 4), (0, 0, 4, 0))
+    for left_out, islands, size in ((0, "1", "3"), (1, "1", "2"), (2, "1", "2")):
+        offered = tuple(one for one in gpus if one.index != left_out)
+        found = of(replace(facts(*gpus, links=chain), gpus=offered), "gpuplugin.io/")
+        assert (found["nvlink.islands"], found["nvlink.island-size"]) == (islands, size)
 
 
 @pytest.mark.parametrize(
