@@ -14,7 +14,7 @@ from gpuplugin.config.table import CONFIG_FILE, SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuplugin.config.table import Setting
+    from gpuplugin.config.setting import Setting
 
 _PREFIX = "setting:"
 """Keeps the settings apart from a program's own arguments in one namespace."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuplugin.config.given import Given
-    from gpuplugin.config.table import Setting
+    from gpuplugin.config.setting import Setting
 
     Flags = Mapping[str, str | Sequence[str]]
 
