@@ -18,7 +18,7 @@ from gpuplugin.pb import dra_v1_pb2 as v1
 from gpuplugin.pb import dra_v1_pb2_grpc as v1_rpc
 from gpuplugin.pb import dra_v1beta1_pb2 as v1beta1
 from gpuplugin.pb import dra_v1beta1_pb2_grpc as v1beta1_rpc
-from gpuplugin.serving import operation
+from gpuplugin.serving import operation, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -84,10 +84,12 @@ class ClaimCalls:
         except GpuPluginError as error:
             PREPARE_ERRORS.inc(what, reason(error))
             log.warning("refused", call=what, **about, reason=str(error))
+            refusals.keep(what, str(about["claim"]), str(error))
             return None, str(error)
         except Exception as error:  # a fault of ours with one claim must not take the others' answers with it
             PREPARE_ERRORS.inc(what, "fault_of_ours")
             log.exception("refused", call=what, **about)
+            refusals.keep(what, str(about["claim"]), f"a fault of ours: {error!r}")
             return None, f"a fault of gpuplugin: {error!r}; its log has more, under operation {about['operation']}"
         seconds = time.perf_counter() - began
         ADMISSION.observe(seconds, what)

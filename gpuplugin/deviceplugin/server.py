@@ -18,6 +18,7 @@ from gpuplugin.model.choices import Choice
 from gpuplugin.model.ids import DeviceId, without_replica
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
+from gpuplugin.serving import refusals
 from gpuplugin.serving.latest import Latest
 from gpuplugin.topology.choice import Chooser, Place
 from gpuplugin.topology.explain import explain
@@ -181,4 +182,5 @@ _CODES: dict[type[AllocationError], grpc.StatusCode] = {
 async def _refuse(context: Any, offer: Offer, call: str, error: AllocationError) -> None:
     ALLOCATION_ERRORS.inc(offer.resource.name, call, reason(error))
     log.warning("refused", call=call, resource=offer.resource.name, reason=str(error))
+    refusals.keep(call, offer.resource.name, str(error))
     await context.abort(_CODES.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))

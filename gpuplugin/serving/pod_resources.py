@@ -6,12 +6,13 @@ It is the only one who knows which pod got which device of a device plugin, and 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import grpc.aio
 
 from gpuplugin.errors import PodResourcesUnavailable
+from gpuplugin.model.kubelet import MemoryBlock
 from gpuplugin.pb import podresources_v1_pb2 as api
 from gpuplugin.pb import podresources_v1_pb2_grpc as rpc
 
@@ -59,12 +60,23 @@ class OwnCpus:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnMemory:
+    """Memory and huge pages that a container has for itself."""
+
+    namespace: str
+    pod: str
+    container: str
+    blocks: tuple[MemoryBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PodResources:
     """All that kubelet's pods have."""
 
     plugin_devices: tuple[PluginDevice, ...]
     claimed: tuple[ClaimedDevice, ...]
     own_cpus: tuple[OwnCpus, ...] = ()
+    own_memory: tuple[OwnMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +84,13 @@ class Allocatable:
     """What kubelet could give if no pod had anything.
 
     devices: healthy ones of every device plugin, resource and id, with their NUMA nodes · cpus: those that a container
-    may have for itself, none where its CPU manager does not do that.
+    may have for itself, none where its CPU manager does not do that · memory: bytes by NUMA node and resource, likewise
+    of its memory manager.
     """
 
     devices: dict[tuple[str, str], frozenset[int]]
     cpus: tuple[int, ...]
+    memory: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
 async def pod_resources(socket: Path) -> PodResources:
@@ -95,7 +109,11 @@ async def allocatable(socket: Path) -> Allocatable:
         for entry in answer.devices
         for device in entry.device_ids
     }
-    return Allocatable(devices, tuple(answer.cpu_ids))
+    memory: dict[int, dict[str, int]] = {}
+    for entry in answer.memory:
+        for node in entry.topology.nodes:
+            memory.setdefault(node.ID, {})[entry.memory_type] = entry.size
+    return Allocatable(devices, tuple(answer.cpu_ids), memory)
 
 
 @asynccontextmanager
@@ -112,11 +130,13 @@ def read(answer: api.ListPodResourcesResponse) -> PodResources:
     """Take the answer apart."""
     plugin_devices = []
     claimed: list[ClaimedDevice] = []
-    own_cpus = []
+    own_cpus, own_memory = [], []
     for pod in answer.pod_resources:
         for container in pod.containers:
             if container.cpu_ids:
                 own_cpus.append(OwnCpus(pod.namespace, pod.name, container.name, tuple(container.cpu_ids)))
+            if container.memory:
+                own_memory.append(OwnMemory(pod.namespace, pod.name, container.name, _blocks(container)))
             for entry in container.devices:
                 plugin_devices += [
                     PluginDevice(pod.namespace, pod.name, entry.resource_name, device, container.name)
@@ -124,7 +144,16 @@ def read(answer: api.ListPodResourcesResponse) -> PodResources:
                 ]
             for claim in container.dynamic_resources:
                 claimed += _claimed(pod, container, claim)
-    return PodResources(tuple(dict.fromkeys(plugin_devices)), tuple(dict.fromkeys(claimed)), tuple(own_cpus))
+    return PodResources(
+        tuple(dict.fromkeys(plugin_devices)), tuple(dict.fromkeys(claimed)), tuple(own_cpus), tuple(own_memory)
+    )
+
+
+def _blocks(container: api.ContainerResources) -> tuple[MemoryBlock, ...]:
+    return tuple(
+        MemoryBlock(block.memory_type, tuple(node.ID for node in block.topology.nodes), block.size)
+        for block in container.memory
+    )
 
 
 def _claimed(
