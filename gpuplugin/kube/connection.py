@@ -12,6 +12,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import httpx2 as httpx
+import yaml
 from lightkube import ConfigError, KubeConfig
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT
@@ -27,6 +28,9 @@ USER_AGENT = "gpuplugin"
 
 TROUBLE = (httpx.HTTPError, httpx.StreamError, TimeoutError, OSError, ConfigError)
 """What a request can raise besides an answer; ConfigError where the token's file is gone."""
+
+_NO_KUBECONFIG = (TypeError, AttributeError, yaml.YAMLError)
+"""What lightkube raises for a file that is of another shape; their texts say nothing, or quote it with its secrets."""
 
 _KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -52,6 +56,8 @@ def http(kubeconfig: Path | None, transport: httpx.AsyncBaseTransport | None = N
             raise KubeUnconfigured(f"{source}: names no user; give the current context one")
         trusted = verify_cluster(config.cluster, config.user, config.abs_file, trust_env=False)
         auth = user_auth(config.user)
+    except _NO_KUBECONFIG as error:
+        raise KubeUnconfigured(f"{source}: is empty, half written, or no kubeconfig") from error
     except (ConfigError, LookupError, ValueError, OSError) as error:
         outside = "" if kubeconfig or "KUBERNETES_SERVICE_HOST" in os.environ else "; outside a pod give a kubeconfig"
         raise KubeUnconfigured(f"{source}: {error!r}{outside}") from error

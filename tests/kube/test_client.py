@@ -225,6 +225,15 @@ def test_nothing_configured_says_what_was_looked_at(tmp_path: Path, monkeypatch)
         Kube(tmp_path / "odd")
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[]", "text", "{", "\0", "users: null\nclusters: null\n", "users: [a]\nclusters: [b]\n"]
+)
+def test_a_kubeconfig_that_is_none_or_half_written_is_named(tmp_path: Path, text: str):
+    (tmp_path / "odd").write_text(text)
+    with pytest.raises(KubeUnconfigured, match=r"odd: is empty, half written, or no kubeconfig$"):
+        Kube(tmp_path / "odd")
+
+
 async def test_a_token_that_was_rotated_is_read_again(tmp_path: Path, api: StandInApi):
     config = kubeconfig(tmp_path)
     token = tmp_path / "token"
