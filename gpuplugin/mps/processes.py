@@ -2,12 +2,16 @@
 
 A file of ours would be wrong after every crash, theirs as well (a number in it may be another process's by now). The
 arguments and the environment that a daemon was started with are the kernel's to keep.
+
+But anybody may start a process with any arguments and environment, and the host's /proc shows those of every pod. So
+only processes of our own PID namespace count, which a pod's are not unless it was given the host's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +29,8 @@ PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 DAEMON_ARGUMENTS: Final = frozenset({b"-d", b"-f"})
 """With one of these it is a daemon; without, a command to one, with the same environment."""
 
+_RESOURCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
 
 def running(proc: Path, root: str) -> dict[ResourceName, Running]:
     """Find the control daemons whose pipes are in folders below `root`, by resource."""
@@ -35,19 +41,20 @@ def running(proc: Path, root: str) -> dict[ResourceName, Running]:
 
 
 def _daemons(proc: Path, root: str) -> Iterator[Running]:
+    ours = _namespace(proc / "self")
     for folder in proc.iterdir():
         if not folder.name.isdigit():
             continue
         try:
             command = (folder / "cmdline").read_bytes().split(b"\0")
-            if not _is_daemon(command):
+            if not _is_daemon(command) or _namespace(folder) != ours:
                 continue
             environment = _environment((folder / "environ").read_bytes())
         except OSError:  # it has ended
             continue
         pipes = environment.get(PIPES, "").removesuffix("/")
-        if pipes.startswith(f"{root}/") and pipes.endswith("/pipe"):
-            resource = ResourceName(pipes.removeprefix(f"{root}/").removesuffix("/pipe"))
+        resource = ResourceName(pipes.removeprefix(f"{root}/").removesuffix("/pipe"))
+        if pipes == f"{root}/{resource}/pipe" and _RESOURCE.fullmatch(resource):
             devices = environment.get(DEVICES)
             gpus = frozenset(map(GpuUuid, devices.split(","))) if devices else None
             yield Running(resource, int(folder.name), gpus)
@@ -55,6 +62,14 @@ def _daemons(proc: Path, root: str) -> Iterator[Running]:
 
 def _is_daemon(command: list[bytes]) -> bool:
     return command[0].endswith(NAME.encode()) and not DAEMON_ARGUMENTS.isdisjoint(command)
+
+
+def _namespace(process: Path) -> str | None:
+    """The PID namespace of a process; None where it is not told."""
+    try:
+        return str((process / "ns/pid").readlink())
+    except OSError:
+        return None
 
 
 def _environment(text: bytes) -> Mapping[str, str]:

@@ -49,6 +49,23 @@ def test_control_daemons_are_told_from_all_else(tmp_path):
     }
 
 
+@pytest.mark.parametrize("resource", ["../../etc/x", "a/../../x", "a", "a/b/c", "/x", "a/.."])
+def test_pipes_that_are_no_resources_are_nobodys(tmp_path, resource):
+    process(tmp_path, 10, "nvidia-cuda-mps-control -d", CUDA_MPS_PIPE_DIRECTORY=f"{ROOT}/{resource}/pipe")
+    assert running(tmp_path, ROOT) == {}
+
+
+def test_process_in_a_container_of_its_own_is_no_control_daemon(tmp_path):
+    for pid, namespace in ((10, "pid:[4026531836]"), (11, "pid:[4026532801]"), (12, None)):
+        pipe = f"{ROOT}/vendor.com/gpu-{pid}/pipe"
+        process(tmp_path, pid, "nvidia-cuda-mps-control -d", CUDA_MPS_PIPE_DIRECTORY=pipe)
+        if namespace:
+            (tmp_path / f"{pid}/ns").mkdir()
+            (tmp_path / f"{pid}/ns/pid").symlink_to(namespace)
+    (tmp_path / "self").symlink_to("10")
+    assert set(running(tmp_path, ROOT)) == {"vendor.com/gpu-10"}
+
+
 def test_of_a_daemon_and_its_parent_that_waits_for_it_the_pid_file_says_which(tmp_path):
     root = tmp_path / "mps"
     (root / GPU / "pipe").mkdir(parents=True)
