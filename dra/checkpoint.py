@@ -165,6 +165,12 @@ class Checkpoint:
             if record.uid not in self._records:
                 self._write(record)
 
+    def rename(self, record: Record) -> None:
+        """Enter a claim again, with names that were found out after it was adopted, unless it is there no more."""
+        with self._locked():
+            if record.uid in self._records:
+                self._write(record)
+
     def complete(self, uid: str) -> Record | None:
         """Say that all was done for a claim. None: it has been unprepared meanwhile, and is not entered again."""
         return self._set_state(uid, COMPLETED)

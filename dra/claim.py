@@ -58,10 +58,12 @@ class AllocatedClaim:
     pods: tuple[tuple[str, str], ...]
 
 
-def allocated(claim: ResourceClaim, wanted: ClaimName, driver: str, pool: str) -> AllocatedClaim:
+def allocated(
+    claim: ResourceClaim, wanted: ClaimName, driver: str, pool: str, *, follow: bool = True
+) -> AllocatedClaim:
     """Read a claim. Raises ClaimChanged and ParametersRefused, each with what is wrong.
 
-    pool: ours, on this node.
+    pool: ours, on this node · follow: whether its parameters are to be followed, or it has its devices already.
     """
     if claim.metadata.uid != wanted.uid:
         raise ClaimChanged(f"claim {wanted}: the API server has another of that name, with UID {claim.metadata.uid}")
@@ -74,7 +76,8 @@ def allocated(claim: ResourceClaim, wanted: ClaimName, driver: str, pool: str) -
     elsewhere = sorted({result.pool for result in ours} - {pool})
     if elsewhere:
         raise ClaimChanged(f"claim {wanted}: its devices are in pool {', '.join(elsewhere)}; this node's is {pool}")
-    refuse_parameters(allocation.devices.config, driver)
+    if follow:
+        refuse_parameters(allocation.devices.config, driver)
     namespace = claim.metadata.namespace
     pods = tuple((f"{namespace}/{pod.name}", pod.uid) for pod in claim.status.reserved_for if pod.resource == "pods")
     return AllocatedClaim(wanted, tuple(map(_granted, ours)), pods)

@@ -10,6 +10,7 @@ from what we or the reference have published (`adopt`).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
@@ -96,6 +97,11 @@ def name_all(names: Names, inventory: Inventory, held: Collection[str] | None) -
         known[gpu.uuid] = next(name for name in _spare(inventory.gpus) if name not in taken)
         taken.add(known[gpu.uuid])
     return _same_or(names, known)
+
+
+def is_whole(name: str) -> bool:
+    """Whether that is the name of a whole GPU, and not of a MIG device on one (``gpu-0-mig-1g10gb-19-0``)."""
+    return re.fullmatch(r"gpu-\d+", name) is not None
 
 
 def _by_minor(gpu: Gpu) -> str:

@@ -188,7 +188,7 @@ class Preparing:
         """
         meta = claim.metadata
         name = ClaimName(meta.namespace, meta.name, meta.uid)
-        return self._record(allocated(claim, name, self._driver, self._pool), whole=True)[0]
+        return self._record(allocated(claim, name, self._driver, self._pool, follow=False), whole=True)[0]
 
     async def _complete(self, record: Record) -> Record:
         await self._around.complete()

@@ -1,8 +1,9 @@
 """Making the records whole again after an absence: missing ones found, broken ones made anew, old ones removed.
 
-Records can be missing because the folder was lost or the vendor's driver prepared the claims; kubelet knows which
-claims its pods have. Broken ones are made again from the claims in the API server. Claims may have gone while nobody
-was there to unprepare them. Until all that is settled no new claim is prepared: it could be given what another has.
+Records can be missing because the folder was lost, or lack the names of their claims because the reference's driver
+prepared those (`predecessor`); kubelet knows which claims its pods have. Broken ones are made again from the claims in
+the API server. Claims may have gone while nobody was there to unprepare them. Until all that is settled no new claim is
+prepared: it could be given what another has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from dra.predecessor import UNKNOWN_NAME, named
 from gpuplugin.errors import ClaimRefused, GpuPluginError, KubeNotFound
 from gpuplugin.kube.backoff import Backoff
 
@@ -81,6 +83,7 @@ class Recovery:
         broken = set(await self._blocking(self._checkpoint.load))
         for uid in broken:
             log.error("the record of a prepared claim makes no sense: it is made anew", uid=uid)
+        await self._name()
         known = {(record.namespace, record.name) for record in self._checkpoint.records.values()}
         for claim in await self._found(set(await self._in_pods()) - known, broken):
             uid, name = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
@@ -101,6 +104,13 @@ class Recovery:
         for uid in self._checkpoint.records:
             await self._preparing.reclaim(uid)
         self._preparing.changed()
+
+    async def _name(self) -> None:
+        """Find the names of claims that the driver before us prepared; those that are gone keep theirs, unknown."""
+        unnamed = {uid: one for uid, one in self._checkpoint.records.items() if one.namespace == UNKNOWN_NAME}
+        for claim in await self._claims.claims() if unnamed else ():
+            if record := unnamed.get(claim.metadata.uid):
+                await self._blocking(partial(self._checkpoint.rename, named(record, claim)))
 
     async def _found(self, names: Collection[tuple[str, str]], broken: Collection[str]) -> list[ResourceClaim]:
         """Give the claims of those names, and those of those UIDs; all claims are listed only where a name is lacking.

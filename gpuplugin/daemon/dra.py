@@ -29,6 +29,7 @@ from dra.server import add_claim_calls
 from dra.slices import DRIVER, whole_gpus
 from dra.status import DeviceStatus
 from gpuplugin.daemon.dra_names import DeviceNames
+from gpuplugin.daemon.dra_take_over import predecessor, take_over
 from gpuplugin.discovery.worker import Worker
 from gpuplugin.errors import CheckpointError, GpuPluginError, KubeUnconfigured
 from gpuplugin.kube.backoff import Backoff
@@ -79,6 +80,7 @@ class Claims:
         self._pods: Ledger | None = None
         self._held_before: Mapping[GpuUuid, str] = {}
         self._name_file = records.with_name("device-names.json")
+        self._before = predecessor(config)
         self._devices = NodeDevices(MappingProxyType({}), _NOT_LOOKED)
         self._described, self._asked = asyncio.Event(), asyncio.Event()
         self._recovery: Recovery | None = None
@@ -94,6 +96,7 @@ class Claims:
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_SECONDS):
                 await self._node.looked.wait()
+        await take_over(self._before, self._checkpoint, self._worker.run, self._node.inventory)
         kube = await self._connect()
         statuses = DeviceStatus(DRIVER, kube)
         preparing = Preparing(
@@ -109,8 +112,13 @@ class Claims:
                 complete=self._settled,
             ),
         )
-        preparing.told, preparing.over = statuses.tell, statuses.drop
-        preparing.changed = self._records_changed
+        preparing.told, preparing.changed = statuses.tell, self._records_changed
+
+        def over(uid: str) -> None:
+            statuses.drop(uid)
+            self._before.forget(uid)
+
+        preparing.over = over
         self._recovery = Recovery(preparing, self._checkpoint, self._worker.run, kube, self._claims_in_pods)
 
         def add_services(server: grpc.aio.Server) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from dra.name_file import load, save
-from dra.names import Names, adopt, adopt_pairs, left_behind, name_all
+from dra.names import Names, adopt, adopt_pairs, is_whole, left_behind, name_all
 from dra.slices import DRIVER, Owner
 from gpuplugin.errors import CheckpointError, GpuPluginError, KubeError
 from gpuplugin.kube.backoff import Backoff
@@ -72,7 +72,8 @@ class DeviceNames:
         published, which may be the doing of the driver before us.
         """
         pauses, trouble = Backoff(0.5, 30.0), ""
-        prepared = [device for record in self._checkpoint.records.values() for device in record.devices]
+        records = self._checkpoint.records.values()
+        prepared = [device for record in records for device in record.devices if is_whole(device.device)]
         self.known = adopt_pairs(Names(), ((GpuUuid(device.gpu), device.device) for device in prepared))
         try:
             self._saved, lost = await self._blocking(lambda: load(self._file))

@@ -142,6 +142,10 @@ def _claims(config: Config, node: Node, tasks: asyncio.TaskGroup) -> Iterator[as
         from gpuplugin.daemon.dra import Claims  # noqa: PLC0415 - only where there are claims
 
         yield tasks.create_task(Claims(config, node, records).run(), name="claims")
+    elif (records.parent / "checkpoint.json").exists():
+        from gpuplugin.daemon.dra_take_over import warn_of_claims  # noqa: PLC0415 - as above
+
+        warn_of_claims(config)
 
 
 def _startup_taint(

@@ -1,0 +1,95 @@
+"""The daemon takes over from the reference's driver, whose claims live on."""
+
+import asyncio
+import json
+
+from structlog.testing import capture_logs
+
+from tests.daemon.test_dra import DRIVER, NODE, claims  # noqa: F401 - a fixture
+from tests.dra.leftovers import checkpoint, of_gpu, of_mig, prepared
+
+
+def leave(claims, content):  # noqa: F811
+    folder = claims.bench.folder / "plugins" / DRIVER
+    folder.mkdir()
+    (folder / "checkpoint.json").write_text(json.dumps(checkpoint(content, boot=None)))
+    return folder
+
+
+def given(claims, *minors, pod):  # noqa: F811
+    return prepared(*(of_gpu(minor, claims.uuid(minor), pool=NODE) for minor in minors), pod=pod)
+
+
+async def test_what_it_prepared_stays_with_who_has_it_until_it_is_unprepared(claims):  # noqa: F811
+    uid = claims.put("train", "gpu-2", "gpu-3")["metadata"]["uid"]
+    folder = leave(claims, {uid: given(claims, 2, 3, pod="train")})
+    document = claims.bench.cdi.parent / f"k8s.{DRIVER}-claim_{uid}.yaml"
+    document.parent.mkdir()
+    document.touch()
+    async with claims.daemon():
+        await claims.published(8)
+        assert "still held by claim team/train" in (await claims.prepare("eager", "gpu-3"))[1].error
+        assert (await claims.call("Prepare", "train", uid)).error == "", "kubelet has restarted"
+        assert document.exists(), "a container of it may start again"
+        assert (await claims.call("Unprepare", "train", uid)).error == ""
+        assert not document.exists()
+        assert (await claims.prepare("eager", "gpu-3"))[1].error == ""
+    assert not (folder / "checkpoint.json").exists(), "it would keep GPUs back for ever, should that driver return"
+
+
+async def test_names_are_those_that_it_gave(claims):  # noqa: F811
+    """Its ResourceSlices are gone a minute after it, and a GPU may have another number than when it named it."""
+    uid = claims.put("train", "gpu-9")["metadata"]["uid"]
+    mig = of_mig("gpu-1-mig-1g10gb-19-0", claims.uuid(1), "MIG-a", pool=NODE)
+    leave(claims, {uid: prepared(of_gpu(9, claims.uuid(2), pool=NODE), mig, pod="train")})
+    async with claims.daemon():
+        await claims.published(8)
+        devices = claims.api.objects[f"/apis/resource.k8s.io/v1/resourceslices/{NODE}-{DRIVER}-00"]["spec"]["devices"]
+        names = {device["attributes"]["uuid"]["string"]: device["name"] for device in devices}
+        assert (names[claims.uuid(2)], names[claims.uuid(1)]) == ("gpu-9", "gpu-1")
+
+
+async def test_what_its_claims_hold_is_kept_from_the_device_plugin(claims):  # noqa: F811
+    uid = claims.put("train", "gpu-2")["metadata"]["uid"]
+    leave(claims, {uid: given(claims, 2, pod="train")})
+    async with claims.daemon([claims.uuid(0)]):
+        await claims.bench.usable(6)
+        assert (await claims.call("Unprepare", "train", uid)).error == ""
+        await claims.bench.usable(7)
+
+
+async def test_it_is_waited_for_while_it_serves(claims, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("gpuplugin.daemon.dra_take_over.LOOK_SECONDS", 0.02)
+    folder = leave(claims, {})
+    path = claims.bench.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
+    other = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
+    with capture_logs() as logs:
+        async with claims.daemon():
+            await claims.until(lambda: [line for line in logs if "another driver" in line["event"]], "the reason")
+            assert not claims.devices()
+            assert not list(folder.glob("*.sock"))
+            other.close()
+            await other.wait_closed()
+            await claims.published(8)
+
+
+async def test_a_checkpoint_that_makes_no_sense_is_said_and_kubelet_is_asked(claims):  # noqa: F811
+    folder = leave(claims, {})
+    (folder / "checkpoint.json").write_text("{")
+    claims.put("train", "gpu-2")
+    claims.lister.claims = {"train": ["gpu-2"]}
+    with capture_logs() as logs:
+        async with claims.daemon():
+            await claims.published(8)
+            assert "still held by claim team/train" in (await claims.prepare("eager", "gpu-2"))[1].error
+    assert [line for line in logs if "makes no sense" in line.get("reason", "")]
+
+
+async def test_device_plugin_alone_says_that_claims_still_have_gpus(claims):  # noqa: F811
+    folder = leave(claims, {"uid-train": given(claims, 2, pod="train")})
+    with capture_logs() as logs:
+        async with claims.bench.daemon():
+            await claims.bench.usable(8)
+    (said,) = [line for line in logs if "claims of another driver" in line["event"]]
+    assert said["gpus"] == [claims.uuid(2)]
+    assert (folder / "checkpoint.json").exists()
