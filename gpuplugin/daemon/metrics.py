@@ -70,16 +70,8 @@ class Metrics:
         )
 
     async def run(self) -> None:
-        """Collect and serve until cancelled. A fault of ours in here must not end the daemon, which pods rely on."""
+        """Collect and serve until cancelled."""
         series = self._chosen()
-        while True:
-            try:
-                await self._run(series)
-            except Exception:  # whatever it is, it is told, and GPUs are handed out meanwhile
-                log.exception("metrics have failed: starting them again")
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _run(self, series: tuple[Series, ...]) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._serve(), name="serve metrics")
             tasks.create_task(self._follow_pods(), name="ask kubelet for pods")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 from gpuplugin.daemon import explain_socket
+from gpuplugin.daemon.beside import keep_running
 from gpuplugin.daemon.cordon import Cordons, CordonWatch
 from gpuplugin.daemon.features import features
 from gpuplugin.daemon.injection import Injection
@@ -26,7 +28,7 @@ from gpuplugin.errors import NvmlError
 from gpuplugin.metrics import instruments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from gpuplugin.config import Config
     from gpuplugin.daemon.answers import Answers
@@ -64,8 +66,8 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             tasks.create_task(cordons.keep_watching(), name="watch cordons"),
             tasks.create_task(injection.watch(node.wake), name="watch the driver's files"),
             tasks.create_task(_listen(node, thread), name="listen"),
-            tasks.create_task(_tell_features(config, host, node), name="tell features"),
-            tasks.create_task(_tell_kubelet_settings(config, host, node), name="tell kubelet's settings"),
+            _beside(tasks, "tell features", partial(_tell_features, config, host, node)),
+            _beside(tasks, "tell kubelet's settings", partial(_tell_kubelet_settings, config, host, node)),
             *_claims(config, node, tasks),
             *_startup_taint(config, host, node, plugins, tasks),
             *_metrics(config, node, thread, plugins, tasks),
@@ -83,6 +85,11 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
     node.close()
     if config.cdi.remove_on_stop and not superseded:
         injection.remove()
+
+
+def _beside(tasks: asyncio.TaskGroup, part: str, run: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    """Begin a part that pods do not rely on, and that must not end the daemon."""
+    return tasks.create_task(keep_running(part, run), name=part)
 
 
 def _answering(
@@ -110,7 +117,7 @@ def _explaining(
         return Answers(config, source, host, node, plugins)
 
     socket = Path(config.paths.status).with_name(explain_socket.SOCKET)
-    yield tasks.create_task(explain_socket.serve(socket, answers), name="explain")
+    yield _beside(tasks, "explain", partial(explain_socket.serve, socket, answers))
 
 
 def _looking(
@@ -157,7 +164,7 @@ def _startup_taint(
         def offers() -> tuple[OfferedResource, ...] | None:
             return plugins.offered if readiness(node, plugins, host.sysfs).ready else None
 
-        yield tasks.create_task(lift(config, offers), name="lift the startup taint")
+        yield _beside(tasks, "lift the startup taint", partial(lift, config, offers))
 
 
 def _labels(
@@ -166,11 +173,11 @@ def _labels(
     if config.labels.owner != "off":
         from gpuplugin.daemon.labels import Labelling  # noqa: PLC0415 - only where asked for
 
-        yield tasks.create_task(Labelling(config, node, host.sysfs).run(), name="keep labels")
+        yield _beside(tasks, "keep labels", Labelling(config, node, host.sysfs).run)
     if config.labels.topology_object:
         from gpuplugin.daemon.topology_object import TopologyObject  # noqa: PLC0415 - only where asked for
 
-        yield tasks.create_task(TopologyObject(config, host, node, plugins).run(), name="keep the topology object")
+        yield _beside(tasks, "keep the topology object", TopologyObject(config, host, node, plugins).run)
 
 
 def _telling(config: Config, node: Node, tasks: asyncio.TaskGroup) -> Iterator[asyncio.Task[None]]:
@@ -178,18 +185,18 @@ def _telling(config: Config, node: Node, tasks: asyncio.TaskGroup) -> Iterator[a
     if config.node.health_condition:
         from gpuplugin.daemon.condition import ConditionOnNode  # noqa: PLC0415 - only where asked for
 
-        yield tasks.create_task(ConditionOnNode(config, node).run(), name="keep the Node's condition")
+        yield _beside(tasks, "keep the Node's condition", ConditionOnNode(config, node).run)
     if config.events.enabled:
         from gpuplugin.daemon.events_out import EventsOut  # noqa: PLC0415 - only where asked for
 
-        yield tasks.create_task(EventsOut(config, node).run(), name="write Events")
+        yield _beside(tasks, "write Events", EventsOut(config, node).run)
 
 
 def _metrics(
     config: Config, node: Node, thread: NvmlThread, plugins: Plugins, tasks: asyncio.TaskGroup
 ) -> Iterator[asyncio.Task[None]]:
     if config.metrics.enabled:
-        yield tasks.create_task(_serve_metrics(config, node, thread, plugins), name="metrics")
+        yield _beside(tasks, "metrics", partial(_serve_metrics, config, node, thread, plugins))
 
 
 async def _serve_metrics(config: Config, node: Node, thread: NvmlThread, plugins: Plugins) -> None:

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from gpuplugin.daemon import metrics
+from gpuplugin.daemon import beside, metrics
 from gpuplugin.pb import podresources_v1_pb2 as api
 from gpuplugin.pb import podresources_v1_pb2_grpc as rpc
 from tests.daemon.conftest import GPU, SOON
@@ -254,7 +254,7 @@ async def test_only_users_that_are_named_get_them(bench, scraped, tmp_path):
 
 
 async def test_a_fault_in_metrics_ends_neither_them_nor_the_daemon(bench, scraped, monkeypatch):
-    monkeypatch.setattr(metrics, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(beside, "FIRST_PAUSE_SECONDS", 0.1)
     real, failures = metrics.attribution.health, iter([True])
 
     def breaks_once(*arguments):
@@ -266,5 +266,6 @@ async def test_a_fault_in_metrics_ends_neither_them_nor_the_daemon(bench, scrape
     async with scraped() as scrapes:
         await bench.usable(8)
         await scrapes.until(lambda found: len(found) == 8, "eight GPUs after all", "DCGM_FI_DEV_POWER_USAGE")
-        assert [line for line in scrapes.logs if line["event"].startswith("metrics have failed")]
+        [line] = [line for line in scrapes.logs if line["event"].startswith("a part has failed")]
+        assert line["part"] == "metrics"
         assert bench.kubelet.allocatable(GPU) == 8
