@@ -35,14 +35,20 @@ class Registry:
 
 def read(directories: Iterable[Path]) -> Registry:
     """Read all documents; a folder that is not there has none. Never raises for what it finds."""
-    folders = list(dict.fromkeys(directories))
-    return read_files([path for folder in folders for path in documents(folder)])
+    paths: list[Path] = []
+    unreadable: list[str] = []
+    for folder in dict.fromkeys(directories):
+        try:
+            paths += documents(folder)
+        except OSError as error:
+            unreadable.append(f"{folder}: {error.strerror}; what is in it is not known")
+    return read_files(paths, unreadable)
 
 
-def read_files(paths: Iterable[Path]) -> Registry:
-    """Read these files, in the order of their folders."""
+def read_files(paths: Iterable[Path], unreadable: Iterable[str] = ()) -> Registry:
+    """Read these files, in the order of their folders. unreadable: what is known to be wrong already."""
     specs: dict[Path, Spec] = {}
-    problems: list[str] = []
+    problems = list(unreadable)
     definers: dict[str, list[Path]] = {}
     for path in paths:
         try:
@@ -66,6 +72,6 @@ def read_files(paths: Iterable[Path]) -> Registry:
 
 
 def documents(folder: Path) -> Iterator[Path]:
-    """Give the files of a folder that runtimes read, sorted."""
+    """Give the files of a folder that runtimes read, sorted. Raises OSError where it cannot be read."""
     if folder.is_dir():
         yield from sorted(path for path in folder.iterdir() if path.suffix in {".json", ".yaml"} and path.is_file())

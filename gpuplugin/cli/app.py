@@ -50,6 +50,11 @@ def main(arguments: Sequence[str]) -> int:
         for line in str(error).splitlines():
             typer.echo(f"gpuplugin: {line}", err=True)
         return 1
+    except OSError as error:  # of a file that somebody named; any other is a fault of ours
+        if error.filename is None:
+            raise
+        typer.echo(f"gpuplugin: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
+        return 1
     except typer.Abort:  # Ctrl-C
         raise KeyboardInterrupt from None
     return status if isinstance(status, int) else 0
@@ -165,7 +170,7 @@ def uncordon(
 
 
 @app.command()
-def explain(
+def explain(  # noqa: PLR0913, PLR0917 - an option each
     name: Annotated[
         str, typer.Argument(metavar="[GPU|POD]", help="A GPU: index, UUID or PCI address; a pod: namespace/name.")
     ] = "",
@@ -177,16 +182,20 @@ def explain(
     resource: Annotated[str, typer.Option(metavar="NAME", help="What the GPUs are called.")] = "nvidia.com/gpu",
     policy: Annotated[str, typer.Option(help="The topologyManagerPolicy to decide by, if not kubelet's.")] = "",
     file: Annotated[str, typer.Option("--file", "-f", help="A Pod in JSON or YAML, - for standard input.")] = "",
+    memory: Annotated[str, typer.Option(metavar="16Gi", help="Memory, where kubelet keeps it to NUMA nodes.")] = "",
+    hugepages: Annotated[
+        str, typer.Option(metavar="2Mi=4Gi", help="Huge pages: size of a page, and how much; several with commas.")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """Say why: this GPU, these GPUs of a pod, or whether a pod would be admitted now.
+    """Say why: this GPU, these GPUs of a pod, why a pod was refused, or whether one would be admitted now.
 
     Asks the daemon of this node, so it is run in its container. Whatever is in the way is named, with who holds it and
     what to do. Status 1 where a pod would not be admitted.
     """
     from gpuplugin.cli import explain as verb  # noqa: PLC0415
 
-    wanted = verb.Wanted(gpus, cpus, nics, resource, policy, file)
+    wanted = verb.Wanted(gpus, cpus, nics, resource, policy, file, memory, hugepages)
     raise typer.Exit(verb.show(name, wanted, as_json=json))
 
 

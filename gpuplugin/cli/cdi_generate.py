@@ -15,7 +15,8 @@ from cdi import registry, writer
 from cdi.build import Built, Options, build, build_extra, without_missing
 from cdi.hooks import Hooks
 from cdi.names import Naming
-from cdi.spec import encode
+from cdi.spec import Spec, encode
+from cdi.validate import refusals, validate
 from cdi.yamltext import encode_yaml
 from gpuplugin.cli.look import observe_host
 from gpuplugin.config import load
@@ -27,7 +28,6 @@ from gpuplugin.model.driver_root import Wanted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdi.spec import Spec
     from gpuplugin.model.driver_root import DriverRoot, Extra, HostFile, Node
     from gpuplugin.model.inventory import Inventory
 
@@ -103,6 +103,15 @@ def _generated(wish: Wish) -> Spec:
     """Look and build. What is left out is said on standard error; raises CdiRefused where nothing is left."""
     _one_of("--mode", wish.mode, ["gpu", *MODES])
     options = wish.options
+    for problem in refusals(Spec(version="", kind=wish.kind, devices=())):
+        if problem.key == "kind":
+            raise CdiRefused(f"--vendor, --class: {problem.value!r} is not allowed; allowed: {problem.allowed}")
+    spec = _looked_at(wish, options)
+    validate(spec, f"CDI document of {wish.kind}")
+    return spec
+
+
+def _looked_at(wish: Wish, options: Options) -> Spec:
     if wish.simulate is not None:
         with tempfile.TemporaryDirectory(prefix="gpuplugin-") as folder:
             return _looked(wish, host.simulated(wish.simulate, Path(folder)), options)

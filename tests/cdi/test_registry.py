@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,24 @@ def test_a_broken_file_is_told_and_hides_no_other(tmp_path: Path) -> None:
     assert len(found.problems) == 1
     assert "broken.json" in found.problems[0]
     assert "No such file" in read_files([tmp_path / "gone.json"]).problems[0]
+
+
+def test_a_folder_that_cannot_be_read_is_told_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, good = tmp_path / "closed", write(tmp_path / "open/a.json", "0")
+    closed.mkdir()
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    found = read([closed, good.parent])
+    assert list(found.specs) == [good]
+    assert found.problems == (f"{closed}: Permission denied; what is in it is not known",)
 
 
 @pytest.mark.parametrize("namings", [(Naming.INDEX,), tuple(Naming)])

@@ -88,6 +88,8 @@ def test_a_file_is_written_whole_and_readable_in_its_format(cli, folder, name):
         ),
         (["--output", "x.txt"], "--output x.txt: runtimes read files that end in .yaml or .json, and no others"),
         (["--mode", "gds"], "load the kernel module nvidia-fs"),
+        (["--vendor", "a vendor"], "--vendor, --class: 'a vendor/gpu' is not allowed; allowed: vendor/class, each"),
+        (["--mode", "mofed", "--class", "a/b"], "--vendor, --class: 'nvidia.com/a/b' is not allowed"),
     ],
 )
 def test_a_wish_that_cannot_be_met_is_said(cli, given, said):

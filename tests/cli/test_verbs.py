@@ -116,6 +116,12 @@ def test_an_unknown_machine_is_one_line_that_names_the_known_ones(cli):
     assert "hgx-h100" in ran.err
 
 
+def test_a_file_that_cannot_be_written_is_one_line(cli, tmp_path):
+    picture = tmp_path / "nowhere" / "node.svg"
+    ran = cli("topo", "--simulate", "vm-flat", "--svg", str(picture))
+    assert (ran.status, ran.out, ran.err) == (1, "", f"gpuplugin: {picture}: No such file or directory\n")
+
+
 def test_without_a_driver_one_line_says_what_to_do(cli, monkeypatch):
     monkeypatch.setattr("gpuplugin.discovery.nvml_real.LIBRARY", "libnvidia-ml-of-no-machine.so.1")
     ran = cli("topo")
