@@ -29,7 +29,7 @@ from dra.server import add_claim_calls
 from dra.slices import DRIVER, whole_gpus
 from dra.status import DeviceStatus
 from gpuplugin.daemon.dra_names import DeviceNames
-from gpuplugin.daemon.dra_take_over import predecessor, take_over
+from gpuplugin.daemon.dra_take_over import predecessor, take_over, watch
 from gpuplugin.discovery.worker import Worker
 from gpuplugin.errors import CheckpointError, GpuPluginError, KubeUnconfigured
 from gpuplugin.kube.backoff import Backoff
@@ -130,6 +130,7 @@ class Claims:
                 tasks.create_task(Registered(self._kubelet, DRIVER, add_services).run(), name="serve claims")
                 tasks.create_task(self._ask_kubelet(), name="ask kubelet")
                 tasks.create_task(self._settle(self._recovery), name="settle claims")
+                tasks.create_task(watch(self._before), name="watch for another driver")
                 tasks.create_task(self._publish(kube), name="publish slices")
         finally:
             await statuses.close()

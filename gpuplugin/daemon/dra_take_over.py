@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 LOOK_SECONDS = 1.0
+WATCH_SECONDS = 10.0
 
 
 def predecessor(config: Config) -> Predecessor:
@@ -77,6 +78,17 @@ async def take_over(
             await asyncio.sleep(pauses.next())
         else:
             return
+
+
+async def watch(before: Predecessor) -> None:
+    """Say when it comes back beside us: kubelet asks the one that has registered last."""
+    there = False
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        socket = before.serves()
+        if socket and not there:
+            log.error("another driver serves claims beside this one: remove one of them", socket=str(socket))
+        there = socket is not None
 
 
 def _enter(before: Predecessor, checkpoint: Checkpoint, whose: Mapping[str, GpuUuid]) -> None:

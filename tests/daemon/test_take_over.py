@@ -58,8 +58,9 @@ async def test_what_its_claims_hold_is_kept_from_the_device_plugin(claims):  # n
         await claims.bench.usable(7)
 
 
-async def test_it_is_waited_for_while_it_serves(claims, monkeypatch):  # noqa: F811
+async def test_it_is_waited_for_while_it_serves_and_it_is_said_when_it_comes_back(claims, monkeypatch):  # noqa: F811
     monkeypatch.setattr("gpuplugin.daemon.dra_take_over.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("gpuplugin.daemon.dra_take_over.WATCH_SECONDS", 0.02)
     folder = leave(claims, {})
     path = claims.bench.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
     other = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
@@ -70,7 +71,12 @@ async def test_it_is_waited_for_while_it_serves(claims, monkeypatch):  # noqa: F
             assert not list(folder.glob("*.sock"))
             other.close()
             await other.wait_closed()
+            path.unlink(missing_ok=True)
             await claims.published(8)
+            other = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
+            await claims.until(lambda: [line for line in logs if "beside this one" in line["event"]], "that it is back")
+            other.close()
+            await other.wait_closed()
 
 
 async def test_a_checkpoint_that_makes_no_sense_is_said_and_kubelet_is_asked(claims):  # noqa: F811
