@@ -13,6 +13,7 @@ import typer
 
 from gpuplugin import __version__
 from gpuplugin.cli.cdi import app as cdi
+from gpuplugin.cli.condition import app as condition
 from gpuplugin.cli.config import app as config
 from gpuplugin.cli.labels import app as labels
 from gpuplugin.cli.runtime import app as runtime
@@ -239,5 +240,6 @@ def demo(
 
 app.add_typer(config)
 app.add_typer(cdi)
+app.add_typer(condition)
 app.add_typer(labels)
 app.add_typer(runtime)

@@ -1,7 +1,7 @@
 """The Node's condition ``GPUsHealthy``: written when it changes, and by nobody else's leave but the API server's.
 
 It is a field of our own by server-side apply: what kubelet and others say of the node is not touched. It stays as it is
-while we are away.
+while we are away; `gpuplugin condition remove` takes it away.
 """
 
 from __future__ import annotations

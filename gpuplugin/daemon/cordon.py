@@ -84,6 +84,7 @@ class Cordons:
         try:
             self._folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
             self._folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+            _close(self._folder)
             _write(path, json.dumps({"gpu": gpu, "reason": reason, "since": since}) + "\n")
         except OSError as error:
             raise _unwritable(path, error) from error
@@ -98,6 +99,8 @@ class Cordons:
             return False
         except OSError as error:
             raise _unwritable(path, error) from error
+        with suppress(OSError):  # another is cordoned
+            self._folder.rmdir()
         return True
 
 
@@ -120,6 +123,13 @@ class CordonWatch:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
+
+
+def _close(folder: Path) -> None:
+    """Leave it to its owner alone, and so the folder above where that has nothing else: kubelet makes it open to all."""
+    folder.chmod(_FOLDER_MODE)
+    if [entry.name for entry in folder.parent.iterdir()] == [folder.name]:
+        folder.parent.chmod(_FOLDER_MODE)
 
 
 def _read(path: Path) -> Cordon:

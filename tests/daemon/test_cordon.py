@@ -37,6 +37,28 @@ def test_the_folder_is_for_its_owner_alone_and_holds_nothing_else(cordons, tmp_p
     assert [entry.name for entry in path.parent.iterdir()] == [f"{UUID}.json"]
 
 
+def test_a_folder_that_kubelet_made_is_closed_and_one_that_others_use_is_left_as_it_is(tmp_path):
+    made, shared = tmp_path / "made", tmp_path / "shared"
+    for folder in (made, shared):
+        folder.mkdir()
+        folder.chmod(0o755)
+    (shared / "theirs").touch()
+    for folder in (made, shared):
+        Cordons(folder).put(UUID, "x")
+        assert stat.S_IMODE((folder / "cordons").stat().st_mode) == 0o700
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (made, shared)] == [0o700, 0o755]
+
+
+def test_nothing_is_left_when_the_last_is_taken_away(cordons, tmp_path):
+    other = gpu_uuid(f"{UUID[:-1]}0")
+    cordons.put(UUID, "x")
+    cordons.put(other, "x")
+    cordons.take_away(UUID)
+    assert list(cordons.read()) == [other]
+    cordons.take_away(other)
+    assert list((tmp_path / "state").iterdir()) == []
+
+
 @pytest.mark.parametrize("reason", ["", "  \n", "x" * (LONGEST_REASON + 1), "a\x1b[31m"])
 def test_a_reason_is_one_line_for_people(cordons, reason):
     with pytest.raises(CordonRefused, match="--reason"):
