@@ -126,7 +126,7 @@ class CordonWatch:
 
 
 def _close(folder: Path) -> None:
-    """Leave it to its owner alone, and so the folder above where that has nothing else: kubelet makes it open to all."""
+    """Leave it to its owner alone; so too the folder above, which kubelet makes open, where it has nothing else."""
     folder.chmod(_FOLDER_MODE)
     if [entry.name for entry in folder.parent.iterdir()] == [folder.name]:
         folder.parent.chmod(_FOLDER_MODE)
