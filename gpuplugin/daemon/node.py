@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpuplugin.discovery.sysfs import Sysfs
     from gpuplugin.model.condition import Condition
     from gpuplugin.model.health import XidEvent
-    from gpuplugin.model.ids import GpuUuid
+    from gpuplugin.model.ids import DeviceUuid, GpuUuid
     from gpuplugin.model.inventory import Inventory
     from gpuplugin.plan.mps import MpsDaemons, MpsGroup
 
@@ -90,11 +90,17 @@ class Node:
         self._retry = FIRST_RETRY_SECONDS
         self.picture: Latest[Picture | None] = Latest(None)
         self.held: Callable[[], Mapping[GpuUuid, str]] = dict
+        self.held_over: Callable[[], Mapping[DeviceUuid, str]] = dict
 
     @property
     def trouble(self) -> str:
         """Why the last look at the GPUs failed; "" where it did not."""
         return self._trouble
+
+    @property
+    def units(self) -> Units:
+        """The devices of the device plugin, as the configuration in force has them."""
+        return self._units
 
     def configure(self, config: Config) -> None:
         """Do as this configuration says, from the next look on, which is asked for."""
@@ -268,13 +274,16 @@ class Node:
         return with_cordons(health, cordons, time.monotonic())
 
     def offer(self) -> None:
-        """Bring what is known to kubelet, and to those who follow `picture`; to be called when `held` says otherwise.
+        """Bring what is known to kubelet, and to those who follow `picture`.
 
-        held: GPUs that the device plugin must not hand out yet, and why.
+        To be called when `held` (GPUs that the device plugin must not hand out yet, since a claim has them) or
+        `held_over` (devices that pods have as they were offered before) says otherwise.
         """
         if self.inventory is None or self._tables is None:
             return
-        facts = replace(self._facts, health=self._health, held=self.held())
+        held: dict[DeviceUuid, str] = {device: why for device, why in self.held().items()}  # noqa: C416 - wider keys
+        held = {**self.held_over(), **held}
+        facts = replace(self._facts, health=self._health, held=held)
         self.picture.set(Picture(self.inventory, self._tables, facts, self._config))
         resources = desired(self._units, facts, self._plugins.resources)
         pack = self._config.flags.plugin.shared_devices_allocation_policy == "packed"

@@ -68,6 +68,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             tasks.create_task(_listen(node, thread), name="listen"),
             _beside(tasks, "tell features", partial(_tell_features, config, host, node)),
             _beside(tasks, "tell kubelet's settings", partial(_tell_kubelet_settings, config, host, node)),
+            _beside(tasks, "hold back what pods have as it was offered before", partial(_hold_over, config, node)),
             *_claims(config, node, tasks),
             *_startup_taint(config, host, node, plugins, tasks),
             *_metrics(config, node, thread, plugins, tasks),
@@ -217,6 +218,13 @@ async def _tell_kubelet_settings(config: Config, host: Host, node: Node) -> None
     from gpuplugin.daemon.kubelet_hints import keep_telling  # noqa: PLC0415 - not before kubelet is served
 
     await keep_telling(config, host, node)
+
+
+async def _hold_over(config: Config, node: Node) -> None:
+    await node.looked.wait()
+    from gpuplugin.daemon.held_over import HeldOver  # noqa: PLC0415 - not before kubelet is served
+
+    await HeldOver(config, node).run()
 
 
 async def _listen(node: Node, thread: NvmlThread) -> None:

@@ -102,14 +102,14 @@ class Facts:
     """What is known of the node beside what is in it.
 
     injection: devices that a container could not be given now, and why (a device node is missing, the CDI file cannot
-    be written) · mps: how each control daemon stands; one that is not in it is not ready · held: GPUs that must not be
-    handed out by the device plugin yet, and why (a claim still has them).
+    be written) · mps: how each control daemon stands; one that is not in it is not ready · held: GPUs and MIG devices
+    that must not be handed out by the device plugin yet, and why (a claim has them, or a pod, as offered before).
     """
 
     health: Health
     injection: Mapping[DeviceUuid, str] = field(default_factory=lambda: MappingProxyType({}))
     mps: Mapping[ResourceName, MpsState] = field(default_factory=lambda: MappingProxyType({}))
-    held: Mapping[GpuUuid, str] = field(default_factory=lambda: MappingProxyType({}))
+    held: Mapping[DeviceUuid, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def all_units(inventory: Inventory, config: Config) -> Units:
@@ -171,6 +171,7 @@ def _health(unit: Unit, facts: Facts) -> DeviceHealth:
         "" if not known.usable else unit.gpu.fault or "",
         facts.injection.get(unit.uuid, ""),
         "" if unit.isolated else mps_trouble(unit, facts.mps),
+        facts.held.get(unit.uuid, ""),
         facts.held.get(unit.gpu.uuid, ""),
     )
 

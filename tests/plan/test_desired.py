@@ -57,6 +57,13 @@ def test_all_reasons_are_told_each_once():
     assert offer(inventory(gpu(0)), facts).devices[0].health.reason == "XID 79; no node"
 
 
+def test_what_is_held_keeps_back_an_instance_or_all_of_its_gpu():
+    machine = inventory(gpu(0, "1g.10gb", "1g.10gb"), gpu(1, "1g.10gb"))
+    held = {MigUuid("MIG-0-1"): "pod a has it", GpuUuid("GPU-1"): "a claim has it"}
+    resource = offer(machine, Facts(Health(), held=held), strategy("mixed"))
+    assert [device.health.reason for device in resource.devices] == ["", "pod a has it", "a claim has it"]
+
+
 def test_what_a_look_found_is_told_until_a_probe_has_found_it_too():
     lost = inventory(gpu(0, fault="lost"))
     assert offer(lost, Facts(Health(), {})).devices[0].health.reason == "lost"
