@@ -43,7 +43,7 @@ class HeldOver:
 
     def __init__(self, config: Config, node: Node) -> None:
         self._socket, self._node = Path(config.paths.kubelet, "pod-resources/kubelet.sock"), node
-        self._grants: tuple[Grant, ...] = ()
+        self._grants = self._last_said = frozenset[Grant]()
         self._asked_for: frozenset[Form] | None = None
         self._told: Mapping[DeviceUuid, str] = {}
         self._wake = asyncio.Event()
@@ -73,11 +73,16 @@ class HeldOver:
                     await self._wake.wait()
 
     def _take(self, found: PodResources, offered: frozenset[Form]) -> None:
-        """Take an answer over. offered: how devices were offered when it was asked for."""
-        self._grants = tuple(
+        """Take an answer over. offered: how devices were offered when it was asked for.
+
+        What a pod had stays its own until two answers in a row do not have it: a kubelet that has just started does not
+        know of all pods yet.
+        """
+        said = frozenset(
             Grant(device.resource, device.id, f"{device.namespace}/{device.pod}") for device in found.plugin_devices
         )
-        self._asked_for = offered
+        self._grants = said | self._last_said if offered == self._asked_for else said
+        self._asked_for, self._last_said = offered, said
         before = self._told
         if self._now() != before:
             self._node.offer()

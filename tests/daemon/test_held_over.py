@@ -22,13 +22,16 @@ class Lister(rpc.PodResourcesListerServicer):
     """Says what the stand-in kubelet's pods have; not before `answers` is set."""
 
     def __init__(self, kubelet):
-        self.kubelet, self.answers, self.asked = kubelet, asyncio.Event(), 0
+        self.kubelet, self.answers, self.asked, self.forgets = kubelet, asyncio.Event(), 0, False
         self.answers.set()
 
     async def List(self, request, context):  # noqa: N802 - gRPC names it
         self.asked += 1
         await self.answers.wait()
         answer = api.ListPodResourcesResponse()
+        if self.forgets:
+            self.forgets = False
+            return answer
         for resource in (GPU, H100):
             for pod, ids in self.kubelet.held(resource).items():
                 container = answer.pod_resources.add(name=pod, namespace="team").containers.add(name="main")
@@ -110,6 +113,24 @@ async def test_nothing_that_was_renamed_is_given_before_kubelet_has_answered(ben
         lister.answers.set()
         await bench.usable(8, H100)
     assert [line["usable"] for line in lines(logs, "offering") if line["resource"] == H100] == [0, 8]
+
+
+async def test_one_answer_of_a_kubelet_that_has_just_started_and_knows_no_pods_frees_nothing(bench, logs):
+    async with pod_resources(bench) as lister, bench.daemon(config_file=bench.configure(""), rescan_seconds="1"):
+        await bench.usable(8)
+        assert (await bench.kubelet.admit("first", GPU, 1)).admitted
+        bench.configure(RENAMED)
+        await bench.usable(7, H100)
+        lister.answers.clear()
+        asked = lister.asked
+        await until(lambda: lister.asked == asked + 1, "a question")
+        lister.forgets = True
+        lister.answers.set()
+        await until(lambda: lister.asked > asked + 3, "the answers after that one")
+        assert bench.kubelet.allocatable(H100) == 7
+        bench.kubelet.release("first")
+        await bench.usable(8, H100)
+    assert [line["usable"] for line in lines(logs, "offering") if line["resource"] == H100][-2:] == [7, 8]
 
 
 async def test_where_kubelet_cannot_be_asked_that_is_said_and_nothing_is_held_back(bench, logs):
