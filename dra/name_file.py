@@ -7,6 +7,8 @@ One that makes no sense is put aside, said, and made again from the records of c
 from __future__ import annotations
 
 import os
+import secrets
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -57,14 +59,19 @@ def load(path: Path) -> tuple[Names, str]:
 def save(path: Path, names: Names) -> None:
     """Put the names on disk, durably. Raises CheckpointError: then they hold for as long as this process, no longer."""
     content = msgspec.json.encode(_File(FORMAT, dict(sorted(names.by_gpu.items()))))
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # the other instance of an update writes too
     try:
         path.parent.mkdir(mode=0o750, exist_ok=True)  # the one above is kubelet's
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)

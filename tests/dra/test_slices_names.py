@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,6 +172,28 @@ def test_a_disk_that_does_not_let_us_is_said(tmp_path: Path):
         save(tmp_path / "state" / "names.json", Names())
     with pytest.raises(CheckpointError, match="cannot be read"):
         load(tmp_path)
+
+
+def test_two_instances_that_write_at_once_do_not_disturb_each_other(file: Path, monkeypatch: pytest.MonkeyPatch):
+    ours, theirs = (name_all(Names(), machine(*gpus), None) for gpus in ([("a", 0), ("b", 1)], [("a", 0)]))
+    synced, others = os.fsync, [theirs]
+
+    def fsync(descriptor: int) -> None:
+        synced(descriptor)
+        if others:
+            save(file, others.pop())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    save(file, ours)
+    assert load(file) == (ours, "")
+    assert [path.name for path in file.parent.iterdir()] == ["names.json"]
+
+
+def test_names_that_cannot_be_put_in_place_leave_nothing_behind(file: Path):
+    file.mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save(file, Names())
+    assert [path.name for path in file.parent.iterdir()] == ["names.json"]
 
 
 def test_of_two_that_say_a_name_the_first_counts():
