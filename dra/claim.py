@@ -83,6 +83,16 @@ def allocated(
     return AllocatedClaim(wanted, tuple(map(_granted, ours)), pods)
 
 
+def devices_from(claim: ResourceClaim, driver: str, pool: str) -> frozenset[str]:
+    """Names of the devices of that pool that a claim is allocated, whether or not it is prepared."""
+    allocation = claim.status.allocation
+    return frozenset(
+        result.device
+        for result in (allocation.devices.results if allocation else ())
+        if (result.driver, result.pool) == (driver, pool)
+    )
+
+
 def _granted(result: AllocatedDevice) -> GrantedDevice:
     use = Use.WATCHED if result.admin_access else Use.SHARED if result.share_id else Use.EXCLUSIVE
     return GrantedDevice(result.request.partition("/")[0], result.pool, result.device, result.share_id, use)

@@ -11,7 +11,7 @@ Calls for one claim are made one after the other, so a slow Prepare has ended wh
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from gpuplugin.errors import ClaimChanged, DeviceHeld, DeviceNotHere, KubeNotFou
 from gpuplugin.plan.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from dra.checkpoint import Checkpoint
     from dra.claim import GrantedDevice
@@ -106,7 +106,7 @@ class Preparing:
     """Prepares and unprepares. checkpoint: loaded · blocking: makes a call on the thread that it belongs to.
 
     told: hears each claim with its devices once it is prepared · over: hears the UID of one that is being unprepared ·
-    changed: hears that the records are other than before.
+    changed: hears that the records, or what is intended, may be other than before.
     """
 
     def __init__(
@@ -123,6 +123,9 @@ class Preparing:
         self._checkpoint, self._blocking, self._around = checkpoint, blocking, surroundings
         self._effects = effects or NoEffects()
         self._turns: dict[str, _Turn] = {}
+        self._intended: dict[str, Record] = {}
+        self.calls = 0
+        """How many there have been, of all kinds."""
         self.told: Callable[[ResourceClaim, tuple[NodeDevice, ...]], None] = lambda _claim, _devices: None
         self.over: Callable[[str], None] = lambda _uid: None
         self.changed: Callable[[], None] = lambda: None
@@ -150,7 +153,8 @@ class Preparing:
             if before is not None and done and before.given == record.given:
                 record = replace(record, state=COMPLETED)
             else:
-                record = await self._complete(record)
+                with self._intending(record):
+                    record = await self._complete(record)
             self.told(claim, devices)
             return record
 
@@ -189,6 +193,20 @@ class Preparing:
         meta = claim.metadata
         name = ClaimName(meta.namespace, meta.name, meta.uid)
         return self._record(allocated(claim, name, self._driver, self._pool, follow=False), whole=True)[0]
+
+    @property
+    def intended(self) -> Ledger:
+        """What claims that are being prepared are about to have: it was found free, and may not be recorded yet."""
+        return Ledger(tuple(hold for record in self._intended.values() for hold in record.holds))
+
+    @contextmanager
+    def _intending(self, record: Record) -> Iterator[None]:
+        self._intended[record.uid] = record
+        try:
+            yield
+        finally:
+            del self._intended[record.uid]
+            self.changed()
 
     async def _complete(self, record: Record) -> Record:
         await self._around.complete()
@@ -316,6 +334,7 @@ class Preparing:
     async def _turn(self, uid: str) -> AsyncIterator[None]:
         turn = self._turns.setdefault(uid, _Turn(asyncio.Lock()))
         turn.waiting += 1
+        self.calls += 1
         try:
             async with turn.lock:
                 yield

@@ -35,6 +35,13 @@ class NoPods(pods_rpc.PodResourcesListerServicer):
         del request, context
         return pods.ListPodResourcesResponse()
 
+    async def GetAllocatableResources(  # noqa: N802 - likewise
+        self, request: pods.AllocatableResourcesRequest, context: object
+    ) -> pods.AllocatableResourcesResponse:
+        """Tell of no device that could be given."""
+        del request, context
+        return pods.AllocatableResourcesResponse()
+
 
 class ApiServer:
     """The stand-in's process, while it runs."""

@@ -1,8 +1,8 @@
 """Claims (Dynamic Resource Allocation) in the daemon: what they may have, served to kubelet, told to the scheduler.
 
-Three modes, by `dra.gpus`: none (the device plugin has all GPUs), all, or some. Whatever the mode, a GPU that is in use
-by way of its former owner is withheld from the new one until it is free, so this also runs where claims have no GPU any
-more but some are still prepared.
+Three modes, by `dra.gpus`: none (the device plugin has all GPUs), all, or some; it may change at any time. Whatever the
+mode, a GPU that is in use by way of its former owner is withheld from the new one until it is free, so this also runs
+where claims have no GPU any more but some are still prepared (see `dra_service` for when it ends).
 
 The API client is a tenth of a second and ten megabytes of imports: kubelet is served first.
 """
@@ -19,6 +19,7 @@ import structlog
 
 from cdi.names import KIND
 from dra.checkpoint import Checkpoint
+from dra.claim import devices_from
 from dra.devices import NodeDevices, describe
 from dra.health import PoolHealth, add_health_calls
 from dra.names import name_all
@@ -29,15 +30,16 @@ from dra.server import add_claim_calls
 from dra.slices import DRIVER, whole_gpus
 from dra.status import DeviceStatus
 from gpuplugin.daemon.dra_names import DeviceNames
+from gpuplugin.daemon.dra_owners import Owners
 from gpuplugin.daemon.dra_take_over import predecessor, take_over, watch
 from gpuplugin.discovery.worker import Worker
 from gpuplugin.errors import CheckpointError, GpuPluginError, KubeUnconfigured
 from gpuplugin.kube.backoff import Backoff
 from gpuplugin.model import holds
 from gpuplugin.plan.desired import for_claims
-from gpuplugin.plan.ledger import Ledger, divide
+from gpuplugin.plan.ledger import Ledger
 from gpuplugin.serving.latest import Latest
-from gpuplugin.serving.pod_resources import pod_resources
+from gpuplugin.serving.pod_resources import allocatable, pod_resources
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -51,9 +53,8 @@ if TYPE_CHECKING:
     from gpuplugin.config import Config
     from gpuplugin.daemon.node import Node, Picture
     from gpuplugin.kube.client import Kube
+    from gpuplugin.kube.objects import Device
     from gpuplugin.model.ids import GpuUuid
-    from gpuplugin.model.inventory import Inventory
-    from gpuplugin.plan.ledger import Division
     from gpuplugin.serving.pod_resources import PodResources
     from gpuplugin.topology.allocate import Tables
 
@@ -63,8 +64,12 @@ FIRST_LOOK_SECONDS = 3.0
 """How long the first look may take before claims are served without it, so that they can at least be unprepared."""
 ASK_AGAIN_SECONDS = 10.0
 """Between two questions to kubelet, while a pod still has a GPU that claims shall have."""
-_NOT_ASKED = "kubelet has not said yet which pods have it from the device plugin"
-_ELSEWHERE = "it is handed out by the device plugin (dra.gpus does not name it)"
+LOOK_SECONDS = 1.0
+QUIET_SECONDS = 150.0
+"""How long there must be nothing to do before claims are not served any more; kubelet tries again within a minute."""
+POD_RESOURCES = Path("pod-resources", "kubelet.sock")
+SETTLE_SECONDS = 1.0
+"""From a change of owner to that question: what was given away before it, kubelet must have noted."""
 _NOT_LOOKED = "the GPUs have not been looked at yet"
 
 
@@ -77,14 +82,20 @@ class Claims:
         self._kubelet = Path(config.paths.kubelet)
         self._checkpoint = Checkpoint(records)
         self._worker = Worker("claims")
-        self._pods: Ledger | None = None
+        self._kube: Kube | None = None
+        self._preparing: Preparing | None = None
+        self._owners = Owners(node, self._had_by_claims)
         self._held_before: Mapping[GpuUuid, str] = {}
+        self._kept_before: frozenset[GpuUuid] = frozenset()
         self._name_file = records.with_name("device-names.json")
         self._before = predecessor(config)
         self._devices = NodeDevices(MappingProxyType({}), _NOT_LOOKED)
-        self._described, self._asked = asyncio.Event(), asyncio.Event()
+        self._there: tuple[Device, ...] = ()
+        self._cannot: dict[GpuUuid, str] = {}
+        self._described, self._asked, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._recovery: Recovery | None = None
         self._health: Latest[PoolHealth | None] = Latest(None)
+        self._publisher: Publisher | None = None
         try:
             self._checkpoint.load()
         except CheckpointError as error:
@@ -99,7 +110,7 @@ class Claims:
         await take_over(self._before, self._checkpoint, self._worker.run, self._node.inventory)
         kube = await self._connect()
         statuses = DeviceStatus(DRIVER, kube)
-        preparing = Preparing(
+        self._preparing = preparing = Preparing(
             DRIVER,
             self._pool,
             kube,
@@ -107,7 +118,7 @@ class Claims:
             self._worker.run,
             Surroundings(
                 devices=lambda: self._devices,
-                held=lambda: self._pods or Ledger(),
+                held=lambda: self._owners.pods,
                 in_use=self._in_use,
                 complete=self._settled,
             ),
@@ -119,6 +130,7 @@ class Claims:
             self._before.forget(uid)
 
         preparing.over = over
+        self._kube = kube
         self._recovery = Recovery(preparing, self._checkpoint, self._worker.run, kube, self._claims_in_pods)
 
         def add_services(server: grpc.aio.Server) -> None:
@@ -136,6 +148,51 @@ class Claims:
             await statuses.close()
             self._worker.end()
 
+    async def finished(self) -> None:
+        """Return once there is nothing left to serve, nor anything that kubelet may still ask about.
+
+        Claims have no GPU, the scheduler sees an empty pool, and nothing is prepared or allocated from it. Kubelet
+        could not end a pod with a claim of ours, prepared or not, without us: it looks after those each minute.
+        """
+        pauses = Backoff(QUIET_SECONDS, 10 * QUIET_SECONDS)
+        pause, calls, idle_since = pauses.next(), -1, 0.0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = asyncio.get_running_loop().time()
+            if not self._idle or self._calls != calls:
+                calls, idle_since = self._calls, now
+            elif now - idle_since > pause:
+                if await self._unneeded():
+                    return
+                pause, idle_since = pauses.next(), now
+
+    @property
+    def _calls(self) -> int:
+        return self._preparing.calls if self._preparing else 0
+
+    @property
+    def _idle(self) -> bool:
+        outcome = self._publisher.state.value.outcome if self._publisher else None
+        return (
+            not self._node.config.dra.gpus
+            and self._recovery is not None
+            and self._recovery.done
+            and not (self._checkpoint.records or self._checkpoint.unreadable or self._had_by_claims().holds)
+            and outcome is not None
+            and not outcome.offered
+        )
+
+    async def _unneeded(self) -> bool:
+        try:
+            await self._worker.run(self._checkpoint.load)
+            known = await self._claims_in_pods() or (
+                self._kube and await self._kube.claims(lambda claim: bool(devices_from(claim, DRIVER, self._pool)))
+            )
+        except GpuPluginError as error:
+            log.debug("it is not known whether claims must still be served", reason=str(error))
+            return False
+        return not known and self._idle
+
     async def _connect(self) -> Kube:
         from gpuplugin.kube.client import Kube  # noqa: PLC0415 - not before kubelet is served
 
@@ -152,25 +209,26 @@ class Claims:
 
     # -- who has what -------------------------------------------------------
 
-    def _division(self, inventory: Inventory) -> Division:
-        ledger = self._checkpoint.ledger + (self._pods or Ledger())
-        return divide(inventory.gpus, self._config.dra.includes, ledger)
+    def _had_by_claims(self) -> Ledger:
+        return self._checkpoint.ledger + (self._preparing.intended if self._preparing else Ledger())
 
     def _held(self) -> Mapping[GpuUuid, str]:
+        """Give the GPUs that the lists must not offer; asked before lists go out under a new configuration."""
         inventory = self._node.inventory
-        return self._division(inventory).withheld if inventory else {}
+        changed, kept = self._owners.configured(), self._owners.kept_back.keys()
+        if changed:
+            self._describe()
+        if kept - self._kept_before:
+            self._moved.set()
+        self._kept_before = frozenset(kept)
+        self._held_before = self._owners.division(inventory).withheld if inventory else {}
+        return self._held_before
 
     def _records_changed(self) -> None:
         """Have the lists sent anew, where what is recorded keeps a GPU from its owner, or does no longer."""
-        held = self._held()
-        if held != self._held_before:
-            self._held_before = held
+        before = self._held_before
+        if self._held() != before:
             self._node.offer()
-
-    def _withheld(self, division: Division) -> Mapping[GpuUuid, str]:
-        if self._pods is not None:
-            return division.withheld
-        return dict.fromkeys(division.of(holds.Owner.CLAIMS), _NOT_ASKED)
 
     def _in_use(self, record: Record) -> bool:
         """Whether a pod of the claim may still run: kubelet keeps a folder for each until nothing of it is left."""
@@ -182,49 +240,44 @@ class Claims:
         return {(one.namespace, one.claim) for one in found.claimed if one.driver == DRIVER and one.pool == self._pool}
 
     async def _ask(self) -> PodResources:
-        return await pod_resources(self._kubelet / "pod-resources" / "kubelet.sock")
+        return await pod_resources(self._kubelet / POD_RESOURCES)
 
     async def _ask_kubelet(self) -> None:
-        """Find out who has GPUs by way of their former owner: once, and again only while somebody has."""
+        """Find out who has GPUs by way of their former owner: once for each change, and again while somebody has."""
         pauses, trouble = Backoff(0.5, ASK_AGAIN_SECONDS), ""
         await self._node.looked.wait()
         while True:
             pause = ASK_AGAIN_SECONDS
-            if self._pods is None or self._held_by_former_owners():
+            self._moved.clear()
+            if self._owners.unsettled:
                 try:
-                    self._take(await self._ask())
-                    await self._worker.run(self._checkpoint.load)  # another instance may have unprepared some
-                    self._records_changed()
-                    pauses.reset()
+                    await self._ask_once()
+                    trouble = ""
                 except GpuPluginError as error:
                     if str(error) != trouble:
                         trouble = str(error)
                         log.warning("it is not known who has GPUs of claims", reason=trouble)
+                if self._owners.kept_back:
                     pause = pauses.next()
-                self._asked.set()
-            await asyncio.sleep(pause)
+                else:
+                    pauses.reset()
+            self._asked.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._moved.wait()
+                await asyncio.sleep(SETTLE_SECONDS)
 
-    def _held_by_former_owners(self) -> bool:
-        inventory = self._node.inventory
-        return inventory is not None and bool(self._division(inventory).withheld)
-
-    def _take(self, found: PodResources) -> None:
-        inventory = self._node.inventory
-        whose = {
-            device: gpu.uuid
-            for gpu in (inventory.gpus if inventory else ())
-            for device in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices))
-        }
-        pods = Ledger(
-            tuple(
-                holds.Hold(whose[uuid], holds.Holder(holds.Owner.DEVICE_PLUGIN, device.namespace, device.pod))
-                for device in found.plugin_devices
-                if (uuid := device.id.partition("::")[0]) in whose
-            )
-        )
-        if pods != self._pods:
-            self._pods = pods
+    async def _ask_once(self) -> None:
+        """Ask what kubelet could give, then what it has given: what was on its way between the two is in the second."""
+        question = self._owners.question()
+        offered = await allocatable(self._kubelet / POD_RESOURCES)
+        news = self._owners.take(question, offered, await self._ask())
+        await self._worker.run(self._checkpoint.load)  # another instance may have unprepared some
+        if news:
+            self._describe()
             self._node.offer()
+        else:
+            self._records_changed()
 
     async def _settle(self, recovery: Recovery) -> None:
         await self._described.wait()
@@ -241,7 +294,7 @@ class Claims:
         from dra.publisher import Publisher  # noqa: PLC0415 - not before kubelet is served
 
         names = DeviceNames(self._pool, self._name_file, self._checkpoint, self._worker.run, kube, self._ask)
-        publisher = Publisher(kube, await names.start())
+        self._publisher = publisher = Publisher(kube, await names.start())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(publisher.run(), name="slices")
             async with aclosing(self._node.picture.follow()) as pictures:
@@ -259,23 +312,24 @@ class Claims:
             return await publisher.rid_of(left, self._contents(picture, tables, named, without))
 
         await names.name(inventory, unpublish)
-        known, division = names.known, self._division(inventory)
-        refusals = {
-            **{gpu.uuid: facts.injection.get(gpu.uuid, "") for gpu in inventory.gpus},
-            **dict.fromkeys(division.of(holds.Owner.DEVICE_PLUGIN), _ELSEWHERE),
-            **(self._withheld(division) if self._pods is None else {}),
-        }
+        known = names.known
         levels = {gpu.uuid: for_claims(gpu, facts, "") for gpu in inventory.gpus}
-        everything = whole_gpus(inventory, tables, known, levels)
-        self._devices = describe(everything.devices, refusals, KIND)
+        self._there = whole_gpus(inventory, tables, known, levels).devices
+        self._cannot = {gpu.uuid: facts.injection.get(gpu.uuid, "") for gpu in inventory.gpus}
+        self._describe()
         self._described.set()
         self._health.set(PoolHealth(self._pool, MappingProxyType({known.of(gpu): its for gpu, its in levels.items()})))
         publisher.want(self._contents(picture, tables, known))
 
+    def _describe(self) -> None:
+        """Say what devices there are, and which of them cannot be given at this moment."""
+        if self._there:
+            self._devices = describe(self._there, {**self._cannot, **self._owners.refused}, KIND)
+
     def _contents(self, picture: Picture, tables: Tables, names: Names, without: Collection[GpuUuid] = ()) -> Contents:
-        division = self._division(picture.inventory)
-        withheld = self._withheld(division)
         gpus = picture.inventory.gpus
+        division = self._owners.division(picture.inventory)
+        withheld = {**self._owners.kept_back, **division.withheld}
         health = {gpu.uuid: for_claims(gpu, picture.facts, withheld.get(gpu.uuid, "")) for gpu in gpus}
         elsewhere = division.of(holds.Owner.DEVICE_PLUGIN).union(without)
         return whole_gpus(picture.inventory, tables, names, health, elsewhere)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from dra.claim import devices_from
 from dra.name_file import load, save
 from dra.names import Names, adopt, adopt_pairs, is_whole, left_behind, name_all
 from dra.slices import DRIVER, Owner
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from dra.checkpoint import Checkpoint
     from dra.prepare import Blocking
     from gpuplugin.kube.client import Kube
-    from gpuplugin.kube.objects import ResourceClaim
     from gpuplugin.model.inventory import Inventory
     from gpuplugin.serving.pod_resources import PodResources
 
@@ -133,14 +133,6 @@ class DeviceNames:
         claimed = (await self._kubelet()).claimed
         held |= {one.device for one in claimed if (one.driver, one.pool) == (DRIVER, self._pool)}
         if not wanted <= held:
-            for claim in await self._kube.claims(lambda claim: bool(self._devices(claim))):
-                held |= self._devices(claim)
+            for claim in await self._kube.claims(lambda claim: bool(devices_from(claim, DRIVER, self._pool))):
+                held |= devices_from(claim, DRIVER, self._pool)
         return wanted & held
-
-    def _devices(self, claim: ResourceClaim) -> frozenset[str]:
-        allocation = claim.status.allocation
-        return frozenset(
-            result.device
-            for result in (allocation.devices.results if allocation else ())
-            if (result.driver, result.pool) == (DRIVER, self._pool)
-        )

@@ -160,7 +160,7 @@ class Metrics:
         return found
 
     def _observed(self, picture: Picture, telemetry: dict[GpuUuid, Telemetry], took: float) -> Observed:
-        inventory, offered, dra = picture.inventory, self._plugins.offered, self._config.dra
+        inventory, offered, dra = picture.inventory, self._plugins.offered, picture.config.dra
         held = attribution.holdings(self._pods, inventory)
         health = attribution.health(inventory, offered, picture.facts, dra)
         known = self._pods is not _NOBODY

@@ -102,6 +102,11 @@ class Node:
         """The devices of the device plugin, as the configuration in force has them."""
         return self._units
 
+    @property
+    def config(self) -> Config:
+        """The configuration that is in force."""
+        return self._config
+
     def configure(self, config: Config) -> None:
         """Do as this configuration says, from the next look on, which is asked for."""
         self._wanted = config

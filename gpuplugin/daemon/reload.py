@@ -46,6 +46,7 @@ AT_ONCE = (
     "resources.",
     "sharing.",
     "devices.",
+    "dra.",
     "imex.",
     "health.",
     "rescanSeconds",

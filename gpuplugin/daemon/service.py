@@ -13,6 +13,7 @@ import structlog
 from gpuplugin.daemon import explain_socket
 from gpuplugin.daemon.beside import keep_running
 from gpuplugin.daemon.cordon import Cordons, CordonWatch
+from gpuplugin.daemon.dra_service import ClaimsService
 from gpuplugin.daemon.features import features
 from gpuplugin.daemon.injection import Injection
 from gpuplugin.daemon.mps_folders import MpsFoldersOnHost
@@ -56,6 +57,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
         plugins = Plugins(config.paths.registration_socket, tasks)
         injection = Injection(config, host)
         node = Node(config, thread, Sysfs(host.sysfs), injection, MpsFoldersOnHost(), plugins)
+        claims = ClaimsService(config, node, Path(config.paths.kubelet, PREPARED_CLAIMS))
         cordons = CordonWatch(Cordons(Path(config.paths.state)), node.cordon)
         cordons.look()
         running = [
@@ -69,7 +71,7 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             _beside(tasks, "tell features", partial(_tell_features, config, host, node)),
             _beside(tasks, "tell kubelet's settings", partial(_tell_kubelet_settings, config, host, node)),
             _beside(tasks, "hold back what pods have as it was offered before", partial(_hold_over, config, node)),
-            *_claims(config, node, tasks),
+            tasks.create_task(claims.run(), name="claims"),
             *_startup_taint(config, host, node, plugins, tasks),
             *_metrics(config, node, thread, plugins, tasks),
             *_labels(config, host, node, plugins, tasks),
@@ -141,19 +143,6 @@ async def _look_once_chosen(choice: ProfileChoice | None, reload: Reload, node: 
         await choice.decided.wait()
         reload.read()
     await node.keep_looking()
-
-
-def _claims(config: Config, node: Node, tasks: asyncio.TaskGroup) -> Iterator[asyncio.Task[None]]:
-    """Serve claims where they may have GPUs, or where some are still prepared."""
-    records = Path(config.paths.kubelet, PREPARED_CLAIMS)
-    if config.dra.gpus or any(records.glob("*.json")):
-        from gpuplugin.daemon.dra import Claims  # noqa: PLC0415 - only where there are claims
-
-        yield tasks.create_task(Claims(config, node, records).run(), name="claims")
-    elif (records.parent / "checkpoint.json").exists():
-        from gpuplugin.daemon.dra_take_over import warn_of_claims  # noqa: PLC0415 - as above
-
-        warn_of_claims(config)
 
 
 def _startup_taint(

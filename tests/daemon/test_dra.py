@@ -23,15 +23,20 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims"
 
 
 class PodResources(pods_rpc.PodResourcesListerServicer):
-    """Kubelet's word of who has what; `devices` by pod from the device plugin, `claims` by pod."""
+    """Kubelet's word of who has what; `devices` by pod from the device plugin, `claims` by pod.
 
-    def __init__(self):
+    Beside what the stand-in `kubelet` has and gives away, where there is one. `counted`: devices of another plugin.
+    """
+
+    def __init__(self, kubelet=None):
         self.devices, self.claims, self.asked = {}, {}, 0
+        self.kubelet, self.counted = kubelet, []
 
     async def List(self, request, context):  # noqa: N802 - gRPC names it
         self.asked += 1
         answer = pods.ListPodResourcesResponse()
-        for pod, ids in self.devices.items():
+        held = self.kubelet.held(GPU) if self.kubelet else {}
+        for pod, ids in (self.devices | held).items():
             container = answer.pod_resources.add(name=pod, namespace="team").containers.add(name="main")
             container.devices.add(resource_name=GPU, device_ids=ids)
         for pod, devices in self.claims.items():
@@ -39,6 +44,13 @@ class PodResources(pods_rpc.PodResourcesListerServicer):
             claim = container.dynamic_resources.add(claim_name=pod, claim_namespace="team")
             for device in devices:
                 claim.claim_resources.add(driver_name=DRIVER, pool_name=NODE, device_name=device)
+        return answer
+
+    async def GetAllocatableResources(self, request, context):  # noqa: N802 - likewise
+        answer = pods.AllocatableResourcesResponse()
+        devices = self.kubelet.devices(GPU) if self.kubelet else ()
+        answer.devices.add(resource_name=GPU, device_ids=[one.id for one in devices if one.healthy])
+        answer.devices.add(resource_name="example.com/gpu", device_ids=self.counted)
         return answer
 
 
@@ -105,9 +117,10 @@ async def claims(bench, monkeypatch):
     real = gpuplugin.kube.client.Kube
     monkeypatch.setattr(gpuplugin.kube.client, "Kube", functools.partial(real, transport=api))
     monkeypatch.setattr("gpuplugin.daemon.dra.ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("gpuplugin.daemon.dra.SETTLE_SECONDS", 0.05)
     for folder in ("plugins", "plugins_registry", "pods", "pod-resources"):
         (bench.folder / folder).mkdir()
-    lister, server = PodResources(), grpc.aio.server()
+    lister, server = PodResources(bench.kubelet), grpc.aio.server()
     pods_rpc.add_PodResourcesListerServicer_to_server(lister, server)
     server.add_insecure_port(f"unix:{bench.folder}/pod-resources/kubelet.sock")
     await server.start()

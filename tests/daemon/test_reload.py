@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuplugin.config import Config
-from gpuplugin.config.settings import Flags, Health, Log, Paths, ReplicatedResource, Sharing, TimeSlicing
+from gpuplugin.config.settings import Dra, Flags, Health, Log, Paths, ReplicatedResource, Sharing, TimeSlicing
 from gpuplugin.daemon.reload import ConfigSource, Reload, taken_over
 from tests.daemon.conftest import GPU, SOON
 from tests.daemon.test_sharing import ids, layout, lines, sliced
@@ -22,6 +22,7 @@ SLICES = Sharing(time_slicing=TimeSlicing(resources=(ReplicatedResource(GPU, 4, 
         (Config(rescan_seconds=5.0), ("rescanSeconds",), ()),
         (Config(health=Health(disable=(13,))), ("health.disable",), ()),
         (Config(flags=Flags(mig_strategy="mixed")), ("flags.migStrategy",), ()),
+        (Config(dra=Dra(gpus=("all",))), ("dra.gpus",), ()),
         (Config(paths=Paths(cdi="/x"), log=Log(level="debug")), ("log.level",), ("paths.cdi",)),
         (
             Config(flags=Flags(mig_strategy="single", nvidia_driver_root="/d")),
