@@ -32,7 +32,7 @@ REFERENCE: tuple[Setting, ...] = (
     ),
     Setting(
         "flags.failOnInitError",
-        "Whether to end when NVML cannot be used at the start; otherwise keep trying",
+        "Whether it is an error in the log, not news, that NVML cannot be used; the daemon keeps trying in either case",
         ("FAIL_ON_INIT_ERROR", "GFD_FAIL_ON_INIT_ERROR"),
         ("fail-on-init-error",),
     ),
