@@ -14,9 +14,12 @@ from gpuplugin.config.settings import GPU_RESOURCE
 from gpuplugin.errors import NothingToExplain
 from gpuplugin.explain.fit import Asked
 from gpuplugin.explain.gpu import GpuAnswer
+from gpuplugin.explain.memory import HUGE_PAGES, MEMORY, amount
 from gpuplugin.explain.pod import PodAnswer
-from gpuplugin.explain.podfile import containers
+from gpuplugin.explain.podfile import pod_object
+from gpuplugin.explain.quantity import whole
 from gpuplugin.explain.questions import FitAnswer, OfFit, OfGpu, OfPod
+from gpuplugin.explain.refused import was_refused
 from gpuplugin.explain.stock import CPU
 from gpuplugin.topology.explain import ranges
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuplugin.explain.gpu import Cause
+    from gpuplugin.explain.pod import Refused
+    from gpuplugin.explain.podfile import PodObject, Said
 
 NOT_ADMITTED = 1
 _ARROW = "  → "
@@ -33,7 +38,8 @@ _ARROW = "  → "
 class Wanted:
     """A pod as the options give it.
 
-    nics: ``2`` or ``rdma/hca=2`` · file: of a Pod in JSON or YAML, ``-`` for standard input, "" for none.
+    nics: ``2`` or ``rdma/hca=2`` · file: of a Pod in JSON or YAML, ``-`` for standard input, "" for none · memory:
+    ``16Gi`` · hugepages: ``2Mi=4Gi``, several with commas.
     """
 
     gpus: int = 0
@@ -42,11 +48,13 @@ class Wanted:
     resource: str = GPU_RESOURCE
     policy: str = ""
     file: str = ""
+    memory: str = ""
+    hugepages: str = ""
 
     @property
     def is_given(self) -> bool:
         """Whether a pod is asked about at all."""
-        return bool(self.gpus or self.cpus or self.nics or self.file)
+        return bool(self.gpus or self.cpus or self.nics or self.file or self.memory or self.hugepages)
 
 
 def show(name: str, wanted: Wanted, *, as_json: bool) -> int:
@@ -54,9 +62,10 @@ def show(name: str, wanted: Wanted, *, as_json: bool) -> int:
     if wanted.is_given == bool(name):
         raise NothingToExplain("say one thing: a GPU (index, UUID, PCI address), a pod (namespace/name), or --gpus N")
     if wanted.is_given:
-        found = ask(_question(wanted), FitAnswer)
-        _print(found, of_fit(found), as_json=as_json)
-        return 0 if found.fit.admitted else NOT_ADMITTED
+        question = _question(wanted)
+        found = ask(question, FitAnswer)
+        _print(found, of_fit(found, question.pod), as_json=as_json)
+        return 0 if found.would_run else NOT_ADMITTED
     if "/" in name and not name.startswith("MIG-"):
         pod = ask(OfPod(name), PodAnswer)
         _print(pod, of_pod(pod), as_json=as_json)
@@ -74,14 +83,26 @@ def _print(answer: Any, page: Page, *, as_json: bool) -> None:
 
 
 def _question(wanted: Wanted) -> OfFit:
+    pod = None
     if wanted.file:
-        asked = containers(_pod_in(wanted.file))
+        pod = pod_object(_pod_in(wanted.file))
+        asked = pod.containers
     else:
-        asked = (Asked("main", {wanted.resource: wanted.gpus, CPU: wanted.cpus}),)
+        asked = (Asked("main", {wanted.resource: wanted.gpus, CPU: wanted.cpus, **_amounts(wanted)}),)
     name, _, nics = wanted.nics.rpartition("=")
     if wanted.nics and not nics.isdecimal():
         raise NothingToExplain(f"--nics {wanted.nics!r}: a number is wanted, or NAME=number")
-    return OfFit(asked, wanted.policy, int(nics or 0), name)
+    return OfFit(asked, wanted.policy, int(nics or 0), name, pod)
+
+
+def _amounts(wanted: Wanted) -> dict[str, int]:
+    """Bytes by resource. Raises NothingToExplain."""
+    parts = [part.partition("=") for part in wanted.hugepages.split(",") if part]
+    written = {f"{HUGE_PAGES}{page.strip()}": text for page, _, text in parts}
+    try:
+        return {name: whole(text) for name, text in ({MEMORY: wanted.memory or "0"} | written).items()}
+    except ValueError as error:
+        raise NothingToExplain(f"--memory wants an amount such as 16Gi, --hugepages such as 2Mi=4Gi: {error}") from None
 
 
 def _pod_in(file: str) -> Any:
@@ -127,26 +148,61 @@ def _causes(page: Page, heading: str, causes: Iterable[Cause]) -> None:
 
 
 def of_pod(answer: PodAnswer) -> Page:
-    """Lay out why a pod has its GPUs."""
+    """Lay out why a pod has its GPUs, or why it has none."""
     page = Page()
     page.line("Pod ", Cell(answer.pod, "bold"))
     for reason in answer.containers:
         page.heading(f"container {reason.container}: {reason.resource}")
         page.line(f"has GPU {ranges(reason.gpus)}{f', CPUs {reason.cpus} for itself' if reason.cpus else ''}")
         page.line(f"because: {reason.common}")
-        when = "" if reason.at is None else f" ({datetime.fromtimestamp(reason.at, UTC):%Y-%m-%d %H:%M:%S}Z)"
+        when = "" if reason.at is None else f" ({_time(reason.at)})"
         page.line(f"choice{when}: {reason.why}")
         if reason.free_now is not None:
             page.line(f"free now: {f'GPU {ranges(reason.free_now)}' if reason.free_now else 'none'}")
     for claim in answer.claims:
         page.line(f"has {claim}; a claim's devices are chosen by the scheduler")
+    if answer.refused is not None:
+        _refused(page, answer.refused)
     return page
 
 
-def of_fit(answer: FitAnswer) -> Page:
-    """Lay out whether a pod would be admitted."""
-    page, fit = Page(), answer.fit
-    wanted = ", ".join(f"{count} {name}" for name, count in fit.wanted.items()) or "nothing of ours"
+def _refused(page: Page, refused: Refused) -> None:
+    _said(page, refused.said)
+    page.line(refused.means)
+    if refused.ours:
+        page.heading("What we ourselves refused")
+    for each in refused.ours:
+        page.line(f"{_time(each.at)}, {each.call} of {each.of} (operation {each.operation} in the log): {each.reason}")
+    if refused.now is not None:
+        page.heading("Such a pod, now")
+        _fit(page, refused.now)
+    elif refused.why_not_now:
+        page.line(f"what would become of it now cannot be told: {refused.why_not_now}")
+
+
+def _said(page: Page, said: Said) -> None:
+    reason = f", {said.reason}" if said.reason else ""
+    page.line(Cell(f"{said.phase}{reason}", "bold red"), f": {said.message}" if said.message else "")
+
+
+def _time(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def of_fit(answer: FitAnswer, pod: PodObject | None = None) -> Page:
+    """Lay out whether a pod would be admitted. pod: whose file it was, so that its status is told of, too."""
+    page = Page()
+    if pod is not None and pod.said is not None and was_refused(pod.said):
+        page.line("Pod ", Cell(pod.name, "bold"))
+        _said(page, pod.said)
+        page.heading("Such a pod, now")
+    _fit(page, answer)
+    return page
+
+
+def _fit(page: Page, answer: FitAnswer) -> None:
+    fit = answer.fit
+    wanted = ", ".join(amount(name, count) for name, count in fit.wanted.items()) or "nothing of ours"
     rule = f"topologyManagerPolicy {answer.policy}, scope {answer.scope}"
     if fit.admitted:
         page.line(Cell("admitted now", "bold green"), f": {wanted} ({rule})")
@@ -167,6 +223,12 @@ def of_fit(answer: FitAnswer) -> Page:
         page.heading("What to do")
         for advice in fit.advice:
             page.line(Cell(_ARROW, "cyan"), advice)
-    for note in answer.notes:
+    _causes(page, "The scheduler would not send it here", answer.node.causes)
+    notes = [*answer.node.notes, *answer.notes]
+    if answer.node.why_not:
+        notes.append(
+            f"the Node object was not looked at (cordoned, taints, what is allocatable): {answer.node.why_not}"
+        )
+    notes.append(f"from: {', '.join(answer.rests_on)}")
+    for note in notes:
         page.line(Cell(note, "dim"))
-    return page

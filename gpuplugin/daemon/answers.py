@@ -7,52 +7,31 @@ decided and why, and has kubelet's folders at hand. Imported with the first ques
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuplugin.daemon import api_view, kubelet_view
+from gpuplugin.daemon.answer_fit import answer_fit
 from gpuplugin.daemon.support import State, files
-from gpuplugin.discovery.kubelet_settings import read
-from gpuplugin.errors import GpuPluginError, NothingToExplain, PodResourcesUnavailable
-from gpuplugin.explain.fit import Asked, would_admit
+from gpuplugin.errors import GpuPluginError, NothingToExplain
 from gpuplugin.explain.gpu import Known, why
-from gpuplugin.explain.pod import Had, why_these
-from gpuplugin.explain.questions import FitAnswer, OfFit, OfGpu, OfPod, Question, Reply
-from gpuplugin.explain.stock import CPU
-from gpuplugin.explain.stocks import machine, stocks
-from gpuplugin.explain.verdict import Rules
-from gpuplugin.serving.pod_resources import allocatable, pod_resources
-from gpuplugin.topology.affinity import Policy
+from gpuplugin.explain.pod import Had, PodAnswer, Refused, why_these
+from gpuplugin.explain.podfile import pod_object
+from gpuplugin.explain.questions import OfFit, OfGpu, OfPod, Question, Reply
+from gpuplugin.explain.refused import ASK_WITH_FILE, about, means, was_refused
+from gpuplugin.serving import refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
+    from gpuplugin.daemon.kubelet_view import FromKubelet
     from gpuplugin.daemon.node import Node
     from gpuplugin.daemon.plugins import Plugins
     from gpuplugin.daemon.reload import ConfigSource
-    from gpuplugin.explain.fit import Fit
-    from gpuplugin.explain.pod import PodAnswer
-    from gpuplugin.explain.stock import Stock
-    from gpuplugin.model.kubelet import KubeletSettings
-    from gpuplugin.serving.pod_resources import Allocatable, PodResources
-
-_MOUNT: Final = "Its folder pod-resources has to be mounted into our container, read-only"
-_NEVER_LOOKED_AT: Final = (
-    "not looked at: CPU, memory and huge pages that the scheduler counts, taints, and init containers"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _FromKubelet:
-    """What kubelet says of its pods; allocatable is None, and trouble says why, where it does not say."""
-
-    pods: PodResources | None
-    allocatable: Allocatable | None
-    trouble: str = ""
+    from gpuplugin.explain.podfile import PodObject
+    from gpuplugin.explain.questions import FitAnswer
+    from gpuplugin.serving.pod_resources import PodResources
 
 
 class Answers:
@@ -73,127 +52,91 @@ class Answers:
     async def _to(self, question: Any) -> Any:
         match question:
             case OfGpu(name):
-                return why(self._known(await self._ask()), name)
+                return why(self._known(await kubelet_view.ask(self._config)), name)
             case OfPod(name):
                 return await self._of_pod(name)
             case OfFit():
                 return await self._of_fit(question)
             case _:
-                return await asyncio.to_thread(self._files, State.of(self._node, self._plugins, self._host.sysfs))
-
-    async def _of_pod(self, name: str) -> PodAnswer:
-        found = await self._ask()
-        if found.pods is None:
-            raise NothingToExplain(f"only kubelet knows what pods have, and it does not say: {found.trouble}. {_MOUNT}")
-        had: dict[tuple[str, str], list[str]] = {}
-        for device in found.pods.plugin_devices:
-            if f"{device.namespace}/{device.pod}" == name:
-                had.setdefault((device.container, device.resource), []).append(device.id)
-        claims = [
-            f"{one.driver}/{one.pool}/{one.device} by claim {one.namespace}/{one.claim}"
-            for one in found.pods.claimed
-            if f"{one.namespace}/{one.pod}" == name
-        ]
-        cpus = {own.container: own.cpus for own in found.pods.own_cpus if f"{own.namespace}/{own.pod}" == name}
-        picture = self._node.picture.value
-        known = self._known(found)
-        assert picture is not None  # noqa: S101 - what is known is of it
-        tables = await asyncio.shield(picture.tables)
-        containers = [Had(container, resource, tuple(ids)) for (container, resource), ids in had.items()]
-        return why_these(known, tables.graph, name, containers, cpus, self._plugins.choices, claims)
+                state = State.of(self._node, self._plugins, self._host.sysfs)
+                kubelet = await kubelet_view.written(self._config, self._host)
+                return await asyncio.to_thread(files, self._config, self._source, self._host, state, kubelet)
 
     async def _of_fit(self, asked: OfFit) -> FitAnswer:
-        found = await self._ask()
-        known = self._known(found)
-        settings = await asyncio.to_thread(self._kubelet_settings)
-        policy = _policy(asked.policy or settings.topology_policy, settings)
-        there = self._stocks(known, found)
-        containers = _with_nics(asked, there, {resource.name for resource in self._plugins.offered})
-        notes = [_NEVER_LOOKED_AT]
-        if settings.memory_policy == "Static":
-            notes.append("not looked at: memory, which memoryManagerPolicy Static keeps to NUMA nodes as well")
-        if settings.cpu_options.get("full-pcpus-only") == "true":
-            notes.append("not looked at: cpuManagerPolicyOptions.full-pcpus-only, which refuses parts of a core")
-        if found.allocatable is not None and not found.allocatable.cpus:
-            notes.append("CPUs are not pinned here (cpuManagerPolicy is none), so they do not count")
-            containers = tuple(_without(container, CPU) for container in containers)
-        scope = settings.topology_scope or "container"
-        fit = would_admit(Rules(policy, machine(known), scope == "pod"), there, containers)
-        return FitAnswer(fit, policy.value, scope, (*notes, *_doubts(fit, len(containers))))
+        found, room = await kubelet_view.room(self._config, self._host)
+        settings = await kubelet_view.settings(self._config, self._host)
+        try:
+            node: Any = await api_view.node_object(self._config)
+        except NothingToExplain as error:
+            node = str(error)
+        known, offered = self._known(found), self._plugins.offered
+        # on a thread: with many NUMA nodes it takes a second, in which pods are admitted
+        return await asyncio.to_thread(answer_fit, asked, known, found, room, settings, node, offered)
 
-    def _known(self, found: _FromKubelet) -> Known:
+    async def _of_pod(self, name: str) -> PodAnswer:
+        found = await kubelet_view.ask(self._config)
+        if found.pods is None:
+            why_not = f"only kubelet knows what pods have, and it does not say: {found.trouble}. {kubelet_view.MOUNT}"
+            raise NothingToExplain(why_not)
+        known, picture = self._known(found), self._node.picture.value
+        assert picture is not None  # noqa: S101 - what is known is of it
+        tables = await asyncio.shield(picture.tables)
+        had, claims, cpus = _of(name, found.pods)
+        answer = why_these(known, tables.graph, name, had, cpus, self._plugins.choices, claims)
+        if answer.containers or answer.claims:
+            return answer
+        return await self._of_pod_without(name)
+
+    async def _of_pod_without(self, name: str) -> PodAnswer:
+        """Say why it has nothing, from its object. Raises NothingToExplain, which says how else it can be asked."""
+        namespace, _, own = name.partition("/")
+        try:
+            pod = pod_object(await api_view.pod(self._config, namespace, own))
+        except NothingToExplain as error:
+            late = "".join(f"\n  {each.call} of {each.of}: {each.reason}" for each in refusals.recent()[-_LATE:])
+            raise NothingToExplain(
+                f"kubelet knows of no GPU that pod {name} has, and its object cannot be looked at: {error}. Where it "
+                f"was refused, its status says so (kubectl get pod): {ASK_WITH_FILE}"
+                + (f".\nWhat we ourselves refused of late:{late}" if late else "")
+            ) from None
+        if pod.said is None:
+            raise NothingToExplain(f"pod {name} has no status yet")
+        return PodAnswer(name, (), (), await self._refused(pod))
+
+    async def _refused(self, pod: PodObject) -> Refused:
+        assert pod.said is not None  # noqa: S101 - whoever asks has looked
+        text, ours = means(pod, pod.said, self._config.node.name), about(refusals.recent(), pod)
+        elsewhere = pod.node and self._config.node.name and pod.node != self._config.node.name
+        if elsewhere or not (was_refused(pod.said) or not pod.node):
+            return Refused(pod.said, text, ours)
+        try:
+            return Refused(pod.said, text, ours, await self._of_fit(OfFit(pod.containers, pod=pod)))
+        except NothingToExplain as error:
+            return Refused(pod.said, text, ours, None, str(error))
+
+    def _known(self, found: FromKubelet) -> Known:
         picture = self._node.picture.value
         if picture is None:
             raise NothingToExplain(
                 f"no GPU is offered, since none could be looked at yet: {self._node.trouble or 'the first look runs'}"
             )
-        holders = None
-        if found.pods is not None:
-            holders = {
-                (device.resource, device.id): f"pod {device.namespace}/{device.pod} (container {device.container})"
-                for device in found.pods.plugin_devices
-            }
         unregistered = {str(name): trouble for name, trouble in self._plugins.unregistered.items()}
-        return Known(picture.inventory, picture.config, picture.facts, holders, unregistered)
-
-    def _stocks(self, known: Known, found: _FromKubelet) -> dict[str, Stock]:
-        if found.pods is None or found.allocatable is None:
-            raise NothingToExplain(f"only kubelet knows what is free, and it does not say: {found.trouble}. {_MOUNT}")
-        cpu_holders = {
-            cpu: f"pod {own.namespace}/{own.pod} (container {own.container})"
-            for own in found.pods.own_cpus
-            for cpu in own.cpus
-        }
-        return stocks(known, found.allocatable.devices, frozenset(found.allocatable.cpus), cpu_holders)
-
-    async def _ask(self) -> _FromKubelet:
-        socket = Path(self._config.paths.kubelet, "pod-resources/kubelet.sock")
-        try:
-            return _FromKubelet(await pod_resources(socket), await allocatable(socket))
-        except PodResourcesUnavailable as error:
-            return _FromKubelet(None, None, str(error))
-
-    def _files(self, state: State) -> dict[str, str]:
-        return files(self._config, self._source, self._host, state, self._kubelet_settings())
-
-    def _kubelet_settings(self) -> KubeletSettings:
-        return read(Path(self._config.paths.kubelet), self._host.proc, self._host.driver_root)
+        return Known(picture.inventory, picture.config, picture.facts, found.holders, unregistered)
 
 
-def _policy(name: str | None, settings: KubeletSettings) -> Policy:
-
-    allowed = ", ".join(Policy)
-    if name is None:
-        why = f" ({'; '.join(settings.troubles)})" if settings.troubles else ""
-        raise NothingToExplain(f"kubelet's topologyManagerPolicy cannot be seen from here{why}: say --policy {allowed}")
-    if name not in [*Policy]:
-        raise NothingToExplain(f"topologyManagerPolicy {name!r} is none of kubelet's; allowed: {allowed}")
-    return Policy(name)
+_LATE = 5
 
 
-def _with_nics(asked: OfFit, there: Mapping[str, Stock], ours: Collection[str]) -> tuple[Asked, ...]:
-    """Add the NICs to the first container. Raises NothingToExplain where it is not clear which resource they are."""
-    containers, others = list(asked.containers), sorted(there.keys() - {*ours, CPU})
-    if asked.nics:
-        name = asked.nic_resource or (others[0] if len(others) == 1 else "")
-        if name not in there:
-            plugins = f"kubelet has {', '.join(others)}" if others else "kubelet has no device plugin but ours"
-            raise NothingToExplain(f"which resource are the NICs? {plugins}; say --nics NAME=N")
-        counts = containers[0].counts
-        containers[0] = replace(containers[0], counts={**counts, name: asked.nics})
-    for container in containers:
-        for name, count in container.counts.items():
-            if count and name not in there:
-                raise NothingToExplain(f"kubelet has no {name} here; there are: {', '.join(sorted(there))}")
-    return tuple(containers)
-
-
-def _without(container: Asked, resource: str) -> Asked:
-
-    return Asked(container.name, {name: count for name, count in container.counts.items() if name != resource})
-
-
-def _doubts(fit: Fit, containers: int) -> tuple[str, ...]:
-    if containers > 1 and fit.places and len(fit.places[0]) > 1:
-        return ("a container spans NUMA nodes: which of its CPUs come from which is not told, so the next may differ",)
-    return ()
+def _of(name: str, pods: PodResources) -> tuple[list[Had], list[str], dict[str, tuple[int, ...]]]:
+    """Give what a pod has: devices by container, claims, CPUs of its own."""
+    had: dict[tuple[str, str], list[str]] = {}
+    for device in pods.plugin_devices:
+        if f"{device.namespace}/{device.pod}" == name:
+            had.setdefault((device.container, device.resource), []).append(device.id)
+    claims = [
+        f"{one.driver}/{one.pool}/{one.device} by claim {one.namespace}/{one.claim}"
+        for one in pods.claimed
+        if f"{one.namespace}/{one.pod}" == name
+    ]
+    cpus = {own.container: own.cpus for own in pods.own_cpus if f"{own.namespace}/{own.pod}" == name}
+    return [Had(container, resource, tuple(ids)) for (container, resource), ids in had.items()], claims, cpus

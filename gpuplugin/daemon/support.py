@@ -26,9 +26,10 @@ from gpuplugin.errors import ConfigError
 from gpuplugin.explain.redact import redact
 from gpuplugin.plan.desired import all_units
 from gpuplugin.plan.kubelet_hints import hints
+from gpuplugin.serving import refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from gpuplugin.config import Config
     from gpuplugin.daemon.host import Host
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from gpuplugin.daemon.readiness import Readiness
     from gpuplugin.daemon.reload import ConfigSource
     from gpuplugin.model.choices import Choice
-    from gpuplugin.model.kubelet import KubeletSettings
+    from gpuplugin.model.kubelet import KubeletSettings, KubeletStates
+    from gpuplugin.model.refusals import Refusal
     from gpuplugin.plan.desired import OfferedResource
 
 PACKAGES: Final = ("grpcio", "protobuf", "nvidia-ml-py", "msgspec", "structlog", "lightkube", "pyudev")
@@ -53,16 +55,21 @@ class State:
     trouble: str
     offered: tuple[OfferedResource, ...]
     choices: tuple[Choice, ...]
+    refusals: tuple[Refusal, ...]
 
     @classmethod
     def of(cls, node: Node, plugins: Plugins, sysfs: Path) -> State:
         """Take it; to be called on the loop."""
         ready = readiness(node, plugins, sysfs)
-        return cls(node.picture.value, ready, node.trouble, plugins.offered, plugins.choices)
+        return cls(node.picture.value, ready, node.trouble, plugins.offered, plugins.choices, refusals.recent())
 
 
 def files(
-    config: Config, source: ConfigSource | None, host: Host, state: State, kubelet: KubeletSettings
+    config: Config,
+    source: ConfigSource | None,
+    host: Host,
+    state: State,
+    kubelet: tuple[KubeletSettings, KubeletStates],
 ) -> dict[str, str]:
     """Give the files by name, redacted. Blocks for some dozens of file calls."""
     picture = state.picture
@@ -70,9 +77,10 @@ def files(
         "versions.json": _json(versions()),
         "status.json": _json({"readiness": state.ready, "trouble": state.trouble}),
         "config.yaml": configuration(config, source),
-        "kubelet.json": _json({"settings": kubelet, "hints": _hints(kubelet, picture)}),
+        "kubelet.json": _json(_kubelet(*kubelet, picture)),
         "log.jsonl": "".join(f"{json.dumps(line, default=str)}\n" for line in tuple(log_ring.recent)),
         "offers.json": _json({"resources": state.offered, "choices": state.choices}),
+        "refusals.json": _json(state.refusals),
         **dict(_documents(Path(config.paths.cdi))),
     }
     if picture is not None:
@@ -114,8 +122,24 @@ def _health(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _hints(kubelet: KubeletSettings, picture: Picture | None) -> Any:
-    return hints(kubelet, picture.inventory) if picture is not None else ()
+def _kubelet(settings: KubeletSettings, states: KubeletStates, picture: Picture | None) -> dict[str, Any]:
+    """Settings, what they mean here, and who has which CPUs and memory by its state files, by pod UID."""
+
+    def by_name(own: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+        return {f"{uid}/{container}": each for (uid, container), each in own.items()}
+
+    found: dict[str, Any] = {
+        "settings": settings,
+        "hints": hints(settings, picture.inventory) if picture is not None else (),
+        "troubles": states.troubles,
+    }
+    if states.cpus is not None:
+        own = by_name({who: sorted(cpus) for who, cpus in states.cpus.own.items()})
+        found["cpu_manager_state"] = {"policy": states.cpus.policy, "shared": sorted(states.cpus.shared), "own": own}
+    if states.memory is not None:
+        memory = states.memory
+        found["memory_manager_state"] = {"policy": memory.policy, "nodes": memory.nodes, "own": by_name(memory.own)}
+    return found
 
 
 def _documents(folder: Path) -> Iterator[tuple[str, str]]:

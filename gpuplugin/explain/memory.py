@@ -105,16 +105,15 @@ class Memory:
 
     def least(self, wanted: Amounts) -> int | None:
         """How few NUMA nodes would be enough, were nothing given out; None where all of them would not."""
-        sizes = (len(nodes) for nodes in self._sets() if self._has(nodes, wanted))
-        return min(sizes, default=None)
+        return next((len(nodes) for nodes in self._sets if self._has(nodes, wanted)), None)
 
     def hints(self, wanted: Amounts) -> tuple[Hint, ...]:
         """Every set of NUMA nodes that it can be had from now; preferred where no fewer would be enough when empty."""
         least = self.least(wanted)
         return tuple(
             Hint(nodes, len(nodes) == least)
-            for nodes in self._sets()
-            if self._has(nodes, wanted) and self._may_be_given(nodes) and self._has_free(nodes, wanted)
+            for nodes in self._sets
+            if self._may_be_given(nodes) and self._has_free(nodes, wanted)
         )
 
     def placed(self, affinity: Nodes | None, wanted: Amounts) -> Nodes | None:
@@ -157,15 +156,20 @@ class Memory:
             return ()
         return tuple(share for share in self.on(nodes) if frozenset(share.nodes) != nodes)
 
-    def _sets(self) -> list[Nodes]:
+    @cached_property
+    def _sets(self) -> tuple[Nodes, ...]:
+        """All sets of NUMA nodes, small ones first."""
         every = sorted(self.allocatable)
-        return [frozenset(nodes) for number in range(1, len(every) + 1) for nodes in combinations(every, number)]
+        return tuple(frozenset(nodes) for number in range(1, len(every) + 1) for nodes in combinations(every, number))
 
     def _has(self, nodes: Nodes, wanted: Amounts) -> bool:
-        return all(self.total(name, nodes) >= count for name, count in wanted.items())
+        return all(sum(self.allocatable[node].get(name, 0) for node in nodes) >= n for name, n in wanted.items())
 
     def _has_free(self, nodes: Nodes, wanted: Amounts) -> bool:
-        return all(self.free(name, nodes) >= count for name, count in wanted.items())
+        given = self.given
+        return all(
+            sum(given[n].free.get(name, 0) for n in nodes if n in given) >= size for name, size in wanted.items()
+        )
 
     def _may_be_given(self, nodes: Nodes) -> bool:
         own = [self.given[node] for node in nodes if node in self.given]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuplugin.errors import NothingToExplain
 from gpuplugin.explain.gpu import offers
+from gpuplugin.explain.podfile import Said  # noqa: TC001 - msgspec looks it up
+from gpuplugin.explain.questions import FitAnswer  # noqa: TC001 - likewise
 from gpuplugin.model.ids import ResourceName, without_replica
+from gpuplugin.model.refusals import Refusal  # noqa: TC001 - likewise
 from gpuplugin.topology.explain import explain, ranges
 from gpuplugin.topology.graph import mask_of
 
@@ -51,12 +53,27 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a pod has nothing. said: its status · means: that in other words · ours: refusals of ours that it is about.
+
+    now: what would become of it now; None where that cannot be told, and why_not_now says why.
+    """
+
+    said: Said
+    means: str
+    ours: tuple[Refusal, ...] = ()
+    now: FitAnswer | None = None
+    why_not_now: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PodAnswer:
-    """All containers of a pod that have GPUs of ours. claims: devices that it has by claim."""
+    """All containers of a pod that have GPUs of ours. claims: devices by claim · refused: where it has nothing."""
 
     pod: str
     containers: tuple[Reason, ...]
     claims: tuple[str, ...] = ()
+    refused: Refused | None = None
 
 
 def why_these(
@@ -68,19 +85,13 @@ def why_these(
     choices: Sequence[Choice],
     claims: Sequence[str] = (),
 ) -> PodAnswer:
-    """Answer for a pod, ``namespace/name``. cpus: of its own, by container. Raises NothingToExplain."""
+    """Answer for a pod, ``namespace/name``. cpus: of its own, by container. Without any container, it has nothing."""
     resources = {resource.name: resource for resource in offers(known)}
     reasons = tuple(
         _reason(known, graph, each, resources[ResourceName(each.resource)], cpus.get(each.container, ()), choices)
         for each in had
         if each.resource in resources
     )
-    if not reasons and not claims:
-        raise NothingToExplain(
-            f"kubelet knows of no GPU that pod {pod} has. Where it was refused, its status says so (kubectl get pod): "
-            "what was in the way is told by `gpuplugin explain --gpus N --cpus M`, or, with all its containers, by "
-            "`kubectl get pod … -o json | gpuplugin explain --file -`"
-        )
     return PodAnswer(pod, reasons, tuple(claims))
 
 

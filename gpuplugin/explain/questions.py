@@ -7,6 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from gpuplugin.explain.fit import Asked, Fit  # noqa: TC001 - msgspec looks them up
+from gpuplugin.explain.node_object import NodeAnswer
+from gpuplugin.explain.podfile import PodObject  # noqa: TC001 - likewise
 
 
 class OfGpu(Struct, frozen=True, tag="gpu", forbid_unknown_fields=True):
@@ -25,13 +27,15 @@ class OfFit(Struct, frozen=True, tag="fit", forbid_unknown_fields=True):
     """Would such a pod be admitted now? Answer: FitAnswer.
 
     nics: of `nic_resource`, or where that is "" of the one resource of another device plugin, for the first container ·
-    policy: the topology manager's, "" for what kubelet is seen to run with.
+    policy: the topology manager's, "" for what kubelet is seen to run with · pod: whose the containers are, None where
+    there is only an idea of one.
     """
 
     containers: tuple[Asked, ...]
     policy: str = ""
     nics: int = 0
     nic_resource: str = ""
+    pod: PodObject | None = None
 
 
 class OfState(Struct, frozen=True, tag="state", forbid_unknown_fields=True):
@@ -42,12 +46,23 @@ Question = OfGpu | OfPod | OfFit | OfState
 
 
 class FitAnswer(Struct, frozen=True):
-    """fit: what becomes of the pod · policy, scope: the topology manager's · notes: what is left out or doubtful."""
+    """What becomes of a pod.
+
+    fit: at kubelet · policy, scope: the topology manager's · notes: what is left out or doubtful · node: what the
+    scheduler finds in the Node object · rests_on: what it was decided from.
+    """
 
     fit: Fit
     policy: str
     scope: str
     notes: tuple[str, ...] = ()
+    node: NodeAnswer = NodeAnswer()
+    rests_on: tuple[str, ...] = ()
+
+    @property
+    def would_run(self) -> bool:
+        """Whether neither the scheduler nor kubelet has anything against it, as far as could be seen."""
+        return self.fit.admitted and not self.node.causes
 
 
 class Reply(Struct, frozen=True, omit_defaults=True):

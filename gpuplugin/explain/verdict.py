@@ -63,8 +63,10 @@ def decide(rules: Rules, wants: Sequence[Want], memory: Memory, parts: Sequence[
         whole = rules.policy is Policy.SINGLE_NUMA_NODE and best == rules.machine
         return Verdict(bool(found), found, _given(memory, None if whole else best, parts))
     aligned = decide_together(rules.policy, rules.machine, wants).admitted
-    affinity = _best_effort(rules.machine, wants, memory.hints(total), len(total)) if total else rules.machine
-    return Verdict(aligned, frozenset(), _given(memory, None if rules.policy is Policy.NONE else affinity, parts))
+    affinity = None
+    if rules.policy is Policy.BEST_EFFORT:
+        affinity = _best_effort(rules.machine, wants, memory.hints(total), len(total)) if total else rules.machine
+    return Verdict(aligned, frozenset(), _given(memory, affinity, parts))
 
 
 def strict_places(rules: Rules, wants: Sequence[Want], memory: Memory, wanted: Amounts) -> frozenset[Nodes]:

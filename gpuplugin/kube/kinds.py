@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from gpuplugin.kube.objects import Event, Meta, Node, Object, ResourceClaim, ResourceSlice
+from gpuplugin.kube.objects import Event, Meta, Node, Object, Pod, ResourceClaim, ResourceSlice
 
 T = TypeVar("T", bound=Object)
 
@@ -41,6 +41,7 @@ class Kind(Generic[T]):
 SLICES = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False, type=ResourceSlice)
 CLAIMS = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", namespaced=True, type=ResourceClaim)
 NODES = Kind("", "v1", "Node", "nodes", namespaced=False, type=Node)
+PODS = Kind("", "v1", "Pod", "pods", namespaced=True, type=Pod)
 EVENTS = Kind("", "v1", "Event", "events", namespaced=True, type=Event)
 
 

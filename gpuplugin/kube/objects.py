@@ -244,6 +244,7 @@ class NodeSpec(Object, frozen=True):
     """What we read of a NodeSpec."""
 
     taints: tuple[NodeTaint, ...] = ()
+    unschedulable: bool = False
 
 
 class NodeCondition(Object, frozen=True):
@@ -269,6 +270,17 @@ class Node(Object, frozen=True):
     metadata: Meta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+# -- Pod --------------------------------------------------------------------
+
+
+class Pod(Object, frozen=True):
+    """v1, as it came: read where somebody asks about a pod, and never written."""
+
+    metadata: Meta
+    spec: Any = UNSET
+    status: Any = UNSET
 
 
 # -- Event ------------------------------------------------------------------

@@ -3,79 +3,22 @@
 import asyncio
 import io
 import json
-import os
 import stat
-import sys
 import tarfile
 from collections.abc import AsyncIterator
 
-import grpc.aio
 import pytest
 import structlog
 
 from gpuplugin.daemon import log_ring, logs
-from gpuplugin.pb import podresources_v1_pb2 as api
-from gpuplugin.pb import podresources_v1_pb2_grpc as rpc
 from tests.daemon.conftest import GPU, SOON, Bench
-
-RDMA = "rdma/hca"
-KUBELET = "kind: KubeletConfiguration\ntopologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\n"
-
-
-class Lister(rpc.PodResourcesListerServicer):
-    """What the stand-in kubelet has given away, and CPUs and NICs beside: 0 is reserved, two NICs a NUMA node."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.cpus: dict[str, list[int]] = {}
-        self.nics: dict[str, list[str]] = {}
-        self.pinning = True
-
-    async def List(self, request, context):  # noqa: N802 - gRPC names it
-        answer = api.ListPodResourcesResponse()
-        for pod in {*self.bench.kubelet.held(GPU), *self.cpus, *self.nics}:
-            container = answer.pod_resources.add(name=pod, namespace="team").containers.add(name="main")
-            container.cpu_ids.extend(self.cpus.get(pod, []))
-            container.devices.add(resource_name=GPU, device_ids=self.bench.kubelet.held(GPU).get(pod, ()))
-            container.devices.add(resource_name=RDMA, device_ids=self.nics.get(pod, []))
-        return answer
-
-    async def GetAllocatableResources(self, request, context):  # noqa: N802 - likewise
-        answer = api.AllocatableResourcesResponse(cpu_ids=range(1, 96) if self.pinning else [])
-        for number in range(4):
-            nodes = api.TopologyInfo(nodes=[api.NUMANode(ID=number // 2)])
-            answer.devices.add(resource_name=RDMA, device_ids=[f"mlx5_{number}"], topology=nodes)
-        return answer
+from tests.daemon.explained import RDMA, Lister, listing, own, run
 
 
 @pytest.fixture
 async def lister(bench) -> AsyncIterator[Lister]:
-    (bench.folder / "config.yaml").write_text(KUBELET)
-    (bench.folder / "pod-resources").mkdir()
-    server, lister = grpc.aio.server(), Lister(bench)
-    rpc.add_PodResourcesListerServicer_to_server(lister, server)
-    server.add_insecure_port(f"unix:{bench.folder}/pod-resources/kubelet.sock")
-    await server.start()
-    yield lister
-    await server.stop(None)
-
-
-def own(bench: Bench) -> str:
-    return str(bench.folder / "own" / "status.sock")
-
-
-async def run(bench: Bench, *arguments: str, given: str = "") -> tuple[int, str]:
-    """The command in a process of its own, as in the daemon's container; its status and what it printed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gpuplugin", *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "GPUPLUGIN_PATHS_STATUS": own(bench)},
-    )
-    said, _ = await process.communicate(given.encode())
-    assert process.returncode is not None
-    return process.returncode, said.decode()
+    async with listing(bench) as told:
+        yield told
 
 
 async def until_said(bench: Bench, text: str, *arguments: str) -> str:

@@ -1,11 +1,8 @@
 """Why a pod has these GPUs, with and without a memory of the choice."""
 
-import pytest
-
 from gpuplugin.config import Config
-from gpuplugin.errors import NothingToExplain
 from gpuplugin.explain.gpu import Known
-from gpuplugin.explain.pod import Had, why_these
+from gpuplugin.explain.pod import Had, PodAnswer, why_these
 from gpuplugin.explain.stocks import machine, stocks
 from gpuplugin.model.choices import Choice
 from gpuplugin.plan.desired import Facts
@@ -43,11 +40,10 @@ def test_what_is_not_remembered_is_not_made_up():
     assert "is not known" in reason.why
 
 
-def test_a_pod_of_claims_alone_has_those_and_one_without_anything_is_refused():
+def test_a_pod_of_claims_alone_has_those_and_one_without_anything_has_nothing():
     told = why_these(KNOWN, Graph.of(MACHINE), "a/b", [], {}, [], ["gpu.nvidia.com/node/gpu-0 by claim a/c"])
     assert (told.containers, len(told.claims)) == ((), 1)
-    with pytest.raises(NothingToExplain, match=r"explain --gpus N --cpus M"):
-        why_these(KNOWN, Graph.of(MACHINE), "a/b", [], {}, [])
+    assert why_these(KNOWN, Graph.of(MACHINE), "a/b", [], {}, []) == PodAnswer("a/b", ())
 
 
 def test_stocks_are_ours_as_decided_and_others_as_kubelet_says():
