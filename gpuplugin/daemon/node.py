@@ -251,6 +251,8 @@ class Node:
         else:
             finding = finding_of(answer, self._fault_in_look(gpu), self._conditions.get(gpu))
             self._conditions[gpu] = answer.condition
+        if self.inventory is None or gpu not in {one.uuid for one in self.inventory.gpus}:
+            return  # a look that came in between has found it gone: that it does not answer is no fault
         settings = self._config.health
         rule = Recovery(settings.recovery_probes, settings.quiet_seconds)
         now = time.monotonic()

@@ -2,12 +2,19 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
+from gpuplugin.config import Config
+from gpuplugin.daemon.node import Node
 from gpuplugin.discovery.nvml_real import RealNvml
+from gpuplugin.errors import NvmlError
+from gpuplugin.model.ids import GpuUuid
 from tests.daemon.conftest import GPU, SOON
+from tests.plan.machine import gpu as gpu_of
+from tests.plan.machine import inventory
 
 
 def lines(logs, event):
@@ -211,6 +218,21 @@ async def test_a_gpu_that_was_lost_when_events_were_registered_for_is_heard_once
         await until(lambda: len(waits) >= began + 2, "the wait that was under way with the earlier set has ended")
         bench.state.xid(3, 79)
         await bench.usable(6)
+
+
+async def test_a_gpu_that_was_taken_out_while_it_was_probed_has_no_fault():
+    async def not_found(*_, gpu):
+        node.inventory = inventory(gpu_of(0))
+        raise NvmlError("nvmlDeviceGetHandleByUUID", 6, f"{gpu} is not there")
+
+    thread = SimpleNamespace(call=not_found, nvml=SimpleNamespace(probe=None))
+    node = Node(Config(), thread, None, None, None, None)
+    node.inventory = inventory(gpu_of(0), gpu_of(1))
+    with capture_logs() as logs:
+        await node._probe(GpuUuid("GPU-1"))
+        assert not lines(logs, "fault")
+        await node._probe(GpuUuid("GPU-0"))
+        assert [line["device"] for line in lines(logs, "fault")] == ["GPU-0"]
 
 
 async def test_kubelet_restarts_do_not_disturb_what_is_known(bench):
