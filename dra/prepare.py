@@ -20,11 +20,18 @@ from msgspec.structs import replace
 
 from dra.checkpoint import COMPLETED, STARTED, Record, RecordedDevice, RecordedPod
 from dra.claim import AllocatedClaim, ClaimName, allocated
-from gpuplugin.errors import ClaimChanged, DeviceHeld, DeviceNotHere, KubeNotFound, KubeUnavailable
+from gpuplugin.errors import (
+    ClaimChanged,
+    DeviceHeld,
+    DeviceNotHere,
+    KubeNotFound,
+    KubeUnavailable,
+    PodResourcesUnavailable,
+)
 from gpuplugin.plan.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 
     from dra.checkpoint import Checkpoint
     from dra.claim import GrantedDevice
@@ -88,6 +95,11 @@ async def _at_once() -> None:
     """Nothing to wait for."""
 
 
+async def _of_nobody() -> Collection[tuple[str, str]]:
+    """No pod has a claim."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What preparing asks of the rest of the daemon, each time anew.
@@ -106,7 +118,8 @@ class Preparing:
     """Prepares and unprepares. checkpoint: loaded · blocking: makes a call on the thread that it belongs to.
 
     told: hears each claim with its devices once it is prepared · over: hears the UID of one that is being unprepared ·
-    changed: hears that the records, or what is intended, may be other than before.
+    changed: hears that the records, or what is intended, may be other than before · in_pods: see `recovery.Recovery`,
+    which sets it.
     """
 
     def __init__(
@@ -129,6 +142,7 @@ class Preparing:
         self.told: Callable[[ResourceClaim, tuple[NodeDevice, ...]], None] = lambda _claim, _devices: None
         self.over: Callable[[str], None] = lambda _uid: None
         self.changed: Callable[[], None] = lambda: None
+        self.in_pods: Callable[[], Awaitable[Collection[tuple[str, str]]]] = _of_nobody
 
     async def prepare(self, wanted: ClaimName) -> Record:
         """Have a claim's devices ready, and give its completed record; the same again when it is already.
@@ -178,7 +192,7 @@ class Preparing:
             return False  # a call for it is being made: waiting for it could be waiting for each other
         async with self._turn(uid):
             record = await self._on_disk(lambda: self._checkpoint.find(uid))
-            if record is None or await self._still_wanted(record) or self._around.in_use(record):
+            if record is None or await self._still_wanted(record) or await self._in_use(record):
                 return False
             self.over(uid)
             await self._release(record)
@@ -249,11 +263,23 @@ class Preparing:
             raise DeviceHeld([f"claim {record.claim} was allocated anew, and pod {names} still has {held} of it"], ())
 
     async def _reclaimed(self, uid: str) -> bool:
-        """Reclaim while another claim waits for it; False where its state cannot be had."""
+        """Reclaim while another claim waits for it; False where its state, or that of its pods, cannot be had."""
         try:
             return await self.reclaim(uid)
-        except KubeUnavailable:
+        except (KubeUnavailable, PodResourcesUnavailable):
             return False
+
+    async def _in_use(self, record: Record) -> bool:
+        """Whether a pod that has it may still run.
+
+        Kubelet has a claim prepared once. So a pod that came to share it later is not in the record, but kubelet names
+        the claim among those of its pods, unless it means a later one of that name.
+        """
+        if self._around.in_use(record):
+            return True
+        name = (record.namespace, record.name)
+        others = (other for uid, other in self._checkpoint.records.items() if uid != record.uid)
+        return name in await self.in_pods() and all((other.namespace, other.name) != name for other in others)
 
     async def _release(self, record: Record) -> None:
         if self._effects.needed(record):

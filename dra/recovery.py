@@ -57,6 +57,7 @@ class Recovery:
     ) -> None:
         self._preparing, self._checkpoint, self._blocking = preparing, checkpoint, blocking
         self._claims, self._in_pods = claims, in_pods
+        preparing.in_pods = in_pods
         self._turn = asyncio.Lock()
         self.done = False
 

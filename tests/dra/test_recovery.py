@@ -1,12 +1,13 @@
 """What is settled after an absence: lost records, broken ones, claims that went meanwhile."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from dra.devices import NodeDevices
 from dra.recovery import Recovery
-from gpuplugin.errors import CheckpointError, DeviceHeld, KubeUnavailable
+from gpuplugin.errors import CheckpointError, DeviceHeld, KubeUnavailable, PodResourcesUnavailable
 from tests.dra.claims import ApiServer, Node, claim, device, inline
 
 
@@ -26,6 +27,8 @@ class Kubelet:
 
     async def __call__(self):
         self.asked += 1
+        if self.claims is None:
+            raise PodResourcesUnavailable(Path("kubelet.sock"), "no answer")
         return {(one.metadata.namespace, one.metadata.name) for one in self.claims}
 
 
@@ -125,6 +128,37 @@ async def test_claim_that_went_while_we_were_down_is_reclaimed_unless_its_pod_is
     again.pods_here = {"uid-kept"}
     await recovery(again, Kubelet()).complete()
     assert set(again.given()) == {"kept", "there"}
+
+
+async def test_claim_that_went_is_not_taken_from_a_pod_that_came_to_share_it_later(node, api):
+    """Kubelet has it prepared once, for the first pod: the record does not know of the second."""
+    shared, other = claim("shared", 2, pod="first"), claim("other", 2)
+    api.put(shared, other)
+    await node.prepare(shared)
+    node.pods_here = {"uid-later"}
+    api.drop(shared)
+    kubelet = Kubelet(shared)
+    await recovery(node, kubelet).complete()
+    with pytest.raises(DeviceHeld, match="team/shared"):
+        await node.prepare(other)
+    kubelet.claims = None  # cannot be asked
+    with pytest.raises(DeviceHeld, match="team/shared"):
+        await node.prepare(other)
+    kubelet.claims = ()
+    await node.prepare(other)
+    assert node.given() == {"other": {"gpu-2"}}
+
+
+async def test_pod_with_a_later_claim_of_the_same_name_does_not_hold_the_earlier_one(node, api):
+    old, new, other = claim("one", 1, uid="old"), claim("one", 2, uid="new"), claim("other", 1)
+    api.put(old)
+    await node.prepare(old)
+    api.put(new, other)
+    await node.prepare(new)
+    await recovery(node, Kubelet(new)).complete()
+    node.pods_here = set()
+    await node.prepare(other)
+    assert set(node.records()) == {"new", "uid-other"}
 
 
 async def test_claim_of_the_same_name_is_not_the_same_claim(node, api):
