@@ -169,6 +169,7 @@ def dashboard() -> dict[str, Any]:
         "time": {"from": "now-3h", "to": "now"},
         "timezone": "browser",
         "templating": {"list": _variables()},
+        "annotations": {"list": []},
         "panels": _panels(),
     }
 
@@ -201,7 +202,14 @@ def _panels() -> list[dict[str, Any]]:
     y = 0
     for title, panels in ROWS.items():
         made.append(
-            {"id": len(made) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": _at(0, y, WIDTH, 1)}
+            {
+                "id": len(made) + 1,
+                "type": "row",
+                "title": title,
+                "collapsed": False,
+                "gridPos": _at(0, y, WIDTH, 1),
+                "panels": [],
+            }
         )
         x, y, height = 0, y + 1, 0
         for panel in panels:
@@ -243,9 +251,22 @@ def _panel(number: int, panel: Panel, at: dict[str, int]) -> dict[str, Any]:
         ],
     }
     if panel.kind == "timeseries":
-        made["options"] = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
+        made["options"] = {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
     if panel.kind == "stat":
-        made["options"] = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "none", "graphMode": "area"}
+        made["options"] = {
+            "reduceOptions": {"calcs": ["lastNotNull"]},
+            "colorMode": "none",
+            "graphMode": "area",
+            "textMode": "auto",
+            "justifyMode": "auto",
+            "orientation": "auto",
+            "wideLayout": True,
+            "showPercentChange": False,
+            "percentChangeColorMode": "standard",
+        }
     if table:
         hidden = ("Time", "Value", "__name__", "job", "endpoint")
         made["transformations"] = [
