@@ -99,6 +99,7 @@ def _room(found: FromKubelet, states: KubeletStates) -> Room:
         {(f"{own.namespace}/{own.pod}", own.container): frozenset(own.cpus) for own in found.pods.own_cpus},
         {(f"{own.namespace}/{own.pod}", own.container): own.blocks for own in found.pods.own_memory},
         found.allocatable.memory,
+        _devices(found.pods),
     )
     pods, pinning = pods_by_uid(states, listed), bool(found.allocatable.cpus)
     holders, of_cpus = cpu_holders(states.cpus, listed, pods) if pinning else ({}, [])
@@ -108,3 +109,11 @@ def _room(found: FromKubelet, states: KubeletStates) -> Room:
     rests_on += ["memory_manager_state"] if memory is not None and states.memory is not None else []
     notes = (*of_cpus, *of_memory, *states.troubles)
     return Room(found.allocatable.cpus, holders, memory, notes, states, tuple(rests_on))
+
+
+def _devices(pods: PodResources) -> dict[tuple[str, str], frozenset[tuple[str, str]]]:
+    found: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
+    for device in pods.plugin_devices:
+        who = (f"{device.namespace}/{device.pod}", device.container)
+        found[who] = found.get(who, frozenset()) | {(device.resource, device.id)}
+    return found

@@ -1,4 +1,4 @@
-"""Reads what kubelet's CPU and memory managers have written down: who has which CPUs, memory and huge pages.
+"""Reads what kubelet's managers have written down: who has which CPUs, memory, huge pages and devices.
 
 They hold more than kubelet's pod-resources API tells: what init containers still have for their pod, and which NUMA
 nodes are given out together. They name pods by UID alone, and lag behind: what a pod had that has ended is in them
@@ -27,15 +27,19 @@ if TYPE_CHECKING:
 
 CPU_STATE: Final = f"{KUBELET}/cpu_manager_state"
 MEMORY_STATE: Final = f"{KUBELET}/memory_manager_state"
+DEVICES: Final = f"{KUBELET}/device-plugins/kubelet_internal_checkpoint"
 _LARGEST: Final = 16 << 20
 _UNREADABLE: Final = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 def read_states(kubelet: Path, root: Place) -> KubeletStates:
-    """Read both files; what is there and makes no sense is told of, and never raised. Places as in `read`."""
+    """Read the files; what is there and makes no sense is told of, and never raised. Places as in `read`."""
     files, troubles = HostFiles(kubelet, root), list[str]()
     return KubeletStates(
-        _read(files, CPU_STATE, _cpus, troubles), _read(files, MEMORY_STATE, _memory, troubles), tuple(troubles)
+        _read(files, CPU_STATE, _cpus, troubles),
+        _read(files, MEMORY_STATE, _memory, troubles),
+        _read(files, DEVICES, _devices, troubles) or {},
+        tuple(troubles),
     )
 
 
@@ -73,6 +77,16 @@ def _memory(document: dict[str, Any]) -> MemoryState:
             own |= {(uid, name): tuple(map(_block, blocks)) for name, blocks in containers.items()}
     nodes = {int(node): _node(said) for node, said in (document.get("machineState") or {}).items()}
     return MemoryState(str(document["policyName"]), nodes, own)
+
+
+def _devices(document: dict[str, Any]) -> dict[Owner, frozenset[tuple[str, str]]]:
+    """Give what each container has; what it was given besides (its environment) is not looked at."""
+    own: dict[Owner, frozenset[tuple[str, str]]] = {}
+    for entry in document["Data"]["PodDeviceEntries"] or ():
+        who, name = (str(entry["PodUID"]), str(entry["ContainerName"])), str(entry["ResourceName"])
+        ids = frozenset((name, str(each)) for devices in entry["DeviceIDs"].values() for each in devices)
+        own[who] = own.get(who, frozenset()) | ids
+    return own
 
 
 def _node(said: dict[str, Any]) -> MemoryOfNode:

@@ -27,12 +27,14 @@ _NEXT: Final = "kubelet takes it back before it decides on the next pod"
 class Listed:
     """What kubelet's API tells, by pod (``namespace/name``) and container.
 
-    memory_of_nodes: bytes for pods by NUMA node and resource, none where the memory manager gives nothing out.
+    memory_of_nodes: bytes for pods by NUMA node and resource, none where the memory manager gives nothing out ·
+    devices: resource and id.
     """
 
     cpus: Mapping[tuple[str, str], frozenset[int]]
     memory: Mapping[tuple[str, str], tuple[MemoryBlock, ...]] = field(default_factory=lambda: MappingProxyType({}))
     memory_of_nodes: Mapping[int, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
+    devices: Mapping[tuple[str, str], frozenset[tuple[str, str]]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def holder(pod: str, container: str = "") -> str:
@@ -43,6 +45,11 @@ def holder(pod: str, container: str = "") -> str:
 def pods_by_uid(states: KubeletStates, listed: Listed) -> dict[str, str]:
     """Find which of the listed pods has which UID, as far as what they have tells."""
     found: dict[str, str] = {}
+    holding = {(container, each): pod for (pod, container), its in listed.devices.items() for each in its}
+    for (uid, container), devices in states.devices.items():
+        pod = next((holding[container, each] for each in devices if (container, each) in holding), None)
+        if pod is not None:
+            found[uid] = pod
     own_cpus = {} if states.cpus is None else states.cpus.own
     having = {(container, cpus): pod for (pod, container), cpus in listed.cpus.items() if cpus}
     for (uid, container), cpus in own_cpus.items():

@@ -91,8 +91,12 @@ class MemoryState:
 
 @dataclass(frozen=True, slots=True)
 class KubeletStates:
-    """Kubelet's own state files. None: not there, or not to be read from here, and `troubles` may say why."""
+    """Kubelet's own state files. None: not there, or not to be read from here, and `troubles` may say why.
+
+    devices: of device plugins, resource and id, by who has them.
+    """
 
     cpus: CpuState | None = None
     memory: MemoryState | None = None
+    devices: Mapping[Owner, frozenset[tuple[str, str]]] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()

@@ -87,6 +87,21 @@ def test_policies_that_give_nothing_out(tmp_path: Path):
     assert (states.memory.nodes, states.troubles) == ({}, ())
 
 
+def test_devices_by_pod_and_container(tmp_path: Path):
+    entry = {"PodUID": "uid-1", "ContainerName": "main", "AllocResp": "secret"}
+    entries = [
+        {**entry, "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"0": ["GPU-1"], "1": ["GPU-2"]}},
+        {**entry, "ResourceName": "rdma/hca", "DeviceIDs": {"-1": ["mlx5_0"]}},
+    ]
+    (tmp_path / "device-plugins").mkdir()
+    file = tmp_path / "device-plugins/kubelet_internal_checkpoint"
+    file.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}))
+    had = {("nvidia.com/gpu", "GPU-1"), ("nvidia.com/gpu", "GPU-2"), ("rdma/hca", "mlx5_0")}
+    assert found(tmp_path).devices == {("uid-1", "main"): had}
+    file.write_text(json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": {}}, "Checksum": 1}))
+    assert found(tmp_path) == KubeletStates()
+
+
 def test_no_files_are_no_trouble(tmp_path: Path):
     assert found(tmp_path) == KubeletStates()
 

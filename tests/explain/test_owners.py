@@ -1,5 +1,7 @@
 """Who has what, where kubelet's files and its API tell different parts of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuplugin.explain.memory import NodeMemory
@@ -54,6 +56,16 @@ def test_without_the_file_it_is_said_what_is_not_known():
     found, notes = holders(None, listed({"a/x": {1}}))
     assert found == {1: "pod a/x (container main)"}
     assert "cpu_manager_state is not seen" in notes[0]
+
+
+def test_an_init_container_alone_is_found_by_the_devices_of_its_pod():
+    gpu = frozenset({("nvidia.com/gpu", "GPU-0")})
+    state = cpus({("u1", INIT): {3}, ("u2", INIT): {4}})
+    states = KubeletStates(state, devices={("u1", MAIN): gpu})
+    said = replace(listed({}), devices={("a/x", MAIN): gpu})
+    assert pods_by_uid(states, said) == {"u1": "a/x"}
+    found, notes = cpu_holders(state, said, {"u1": "a/x"})
+    assert (found, len(notes)) == ({3: "pod a/x (container init)"}, 1)
 
 
 def test_a_pods_name_is_found_by_cpus_first_and_then_by_memory():
