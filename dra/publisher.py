@@ -169,6 +169,7 @@ class Publisher:
 
     def _hear(self, error: KubeError | None) -> None:
         if error:
+            self.state.set(Published(self.state.value.outcome, str(error)))
             log.warning("ResourceSlices cannot be watched: trying again", driver=self._driver, reason=str(error))
         else:
             log.info("ResourceSlices are watched again", driver=self._driver)

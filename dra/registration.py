@@ -69,7 +69,10 @@ class Registered:
         self._findable = ListeningSocket(
             folder / "plugins_registry", driver, lambda server: rpc.add_RegistrationServicer_to_server(servicer, server)
         )
-        self._trouble = ""
+        self.registered = False
+        """Whether kubelet has taken us as we are now; that it has forgotten us is not told."""
+        self.trouble = ""
+        """What stood in the way last; empty once kubelet has taken us."""
 
     async def run(self) -> None:
         """Serve, and see to it that kubelet can find us."""
@@ -83,6 +86,8 @@ class Registered:
 
     async def _look(self) -> None:
         try:
+            if self._service.lost() or self._findable.lost():
+                self.registered = False
             if self._service.lost():
                 await self._findable.close()  # it names the socket that was lost
                 if self._plugins.parent.is_dir():  # kubelet's own, which it makes: without it, there is no kubelet
@@ -95,13 +100,14 @@ class Registered:
 
     def _heard(self, refusal: str | None) -> None:
         if refusal is not None:
+            self.registered = False
             self._say(f"kubelet refused: {refusal}")
             return
-        self._trouble = ""
+        self.registered, self.trouble = True, ""
         log.info("registered with kubelet", driver=self._driver, socket=str(self._service.path))
         self._registered()
 
     def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
+        if trouble != self.trouble:
+            self.trouble = trouble
             log.warning("not registered", driver=self._driver, reason=trouble)

@@ -29,6 +29,7 @@ from dra.registration import Registered
 from dra.server import add_claim_calls
 from dra.slices import DRIVER, whole_gpus
 from dra.status import DeviceStatus
+from gpuplugin.daemon.claims_state import ClaimsState
 from gpuplugin.daemon.dra_names import DeviceNames
 from gpuplugin.daemon.dra_owners import Owners
 from gpuplugin.daemon.dra_take_over import predecessor, take_over, watch
@@ -96,6 +97,9 @@ class Claims:
         self._recovery: Recovery | None = None
         self._health: Latest[PoolHealth | None] = Latest(None)
         self._publisher: Publisher | None = None
+        self._registered: Registered | None = None
+        self._names: DeviceNames | None = None
+        self._waits_for = "the first look at the GPUs has not ended yet"
         try:
             self._checkpoint.load()
         except CheckpointError as error:
@@ -107,6 +111,7 @@ class Claims:
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_SECONDS):
                 await self._node.looked.wait()
+        self._waits_for = "another driver serves claims on this node, or what it left cannot be read (see the log)"
         await take_over(self._before, self._checkpoint, self._worker.run, self._node.inventory)
         kube = await self._connect()
         statuses = DeviceStatus(DRIVER, kube)
@@ -139,7 +144,8 @@ class Claims:
 
         try:
             async with kube, asyncio.TaskGroup() as tasks:
-                tasks.create_task(Registered(self._kubelet, DRIVER, add_services).run(), name="serve claims")
+                self._registered = Registered(self._kubelet, DRIVER, add_services)
+                tasks.create_task(self._registered.run(), name="serve claims")
                 tasks.create_task(self._ask_kubelet(), name="ask kubelet")
                 tasks.create_task(self._settle(self._recovery), name="settle claims")
                 tasks.create_task(watch(self._before), name="watch for another driver")
@@ -147,6 +153,23 @@ class Claims:
         finally:
             await statuses.close()
             self._worker.end()
+
+    @property
+    def state(self) -> ClaimsState:
+        """How claims are served now."""
+        registered, publisher = self._registered, self._publisher
+        outcome, trouble = (
+            (publisher.state.value.outcome, publisher.state.value.trouble)
+            if publisher
+            else (None, self._names.trouble if self._names else self._waits_for)
+        )
+        return ClaimsState(
+            driver=DRIVER,
+            registered=registered is not None and registered.registered,
+            published=len(outcome.offered) if outcome else None,
+            unregistered=(registered.trouble or "kubelet has not taken notice yet") if registered else self._waits_for,
+            unpublished=trouble or "not written yet",
+        )
 
     async def finished(self) -> None:
         """Return once there is nothing left to serve, nor anything that kubelet may still ask about.
@@ -196,15 +219,15 @@ class Claims:
     async def _connect(self) -> Kube:
         from gpuplugin.kube.client import Kube  # noqa: PLC0415 - not before kubelet is served
 
-        pauses, trouble = Backoff(1.0, 60.0), ""
+        pauses, self._waits_for = Backoff(1.0, 60.0), ""
         path = self._config.paths.kubeconfig
         while True:
             try:
                 return Kube(Path(path) if path else None)
             except KubeUnconfigured as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.error("claims cannot be served", reason=trouble)  # noqa: TRY400 - for people
+                if str(error) != self._waits_for:
+                    self._waits_for = str(error)
+                    log.error("claims cannot be served", reason=self._waits_for)  # noqa: TRY400 - for people
                 await asyncio.sleep(pauses.next())
 
     # -- who has what -------------------------------------------------------
@@ -294,6 +317,7 @@ class Claims:
         from dra.publisher import Publisher  # noqa: PLC0415 - not before kubelet is served
 
         names = DeviceNames(self._pool, self._name_file, self._checkpoint, self._worker.run, kube, self._ask)
+        self._names = names
         self._publisher = publisher = Publisher(kube, await names.start())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(publisher.run(), name="slices")

@@ -64,6 +64,8 @@ class DeviceNames:
         self._pool, self._file, self._checkpoint, self._blocking = pool, file, checkpoint, blocking
         self._kube, self._kubelet = kube, kubelet
         self.known = self._saved = Names()
+        self.trouble = ""
+        """Why it is not known yet what devices are called; empty once it is."""
 
     async def start(self) -> Owner:
         """Find out what devices are called already, and whose the slices are to be, however long it takes.
@@ -71,7 +73,7 @@ class DeviceNames:
         What prepared claims call them comes first: kubelet and pods have it. Then what we remember, then what is
         published, which may be the doing of the driver before us.
         """
-        pauses, trouble = Backoff(0.5, 30.0), ""
+        pauses = Backoff(0.5, 30.0)
         records = self._checkpoint.records.values()
         prepared = [device for record in records for device in record.devices if is_whole(device.device)]
         self.known = adopt_pairs(Names(), ((GpuUuid(device.gpu), device.device) for device in prepared))
@@ -88,11 +90,12 @@ class DeviceNames:
                 fields = f"spec.driver={DRIVER},spec.nodeName={self._pool}"
                 self.known = adopt(self.known, (await self._kube.list(SLICES, fields=fields))[0])
             except KubeError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.warning("ResourceSlices cannot be published yet", reason=trouble)
+                if str(error) != self.trouble:
+                    self.trouble = str(error)
+                    log.warning("ResourceSlices cannot be published yet", reason=self.trouble)
                 await asyncio.sleep(pauses.next())
             else:
+                self.trouble = ""
                 return Owner(node.metadata.name, node.metadata.uid)
 
     async def name(self, inventory: Inventory, unpublish: Unpublish) -> None:

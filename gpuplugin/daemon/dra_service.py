@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+
+from gpuplugin.daemon.claims_state import ClaimsState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,25 +23,40 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+_SOON = "they are about to be served"
+
 
 class ClaimsService:
-    """Starts and ends it. records: where prepared claims are recorded · claims: what serves now, None where nothing."""
+    """Starts and ends it. records: where prepared claims are recorded."""
 
     def __init__(self, config: Config, node: Node, records: Path) -> None:
         self._config, self._node, self._records = config, node, records
-        self.claims: Claims | None = None
+        self._claims: Claims | None = None
+        self._since_start = bool(config.dra.gpus)
+        node.claims = self._state
+
+    def _state(self) -> ClaimsState:
+        wanted = bool(self._node.config.dra.gpus)
+        known = self._claims.state if self._claims else ClaimsState(unregistered=_SOON, unpublished=_SOON)
+        return replace(known, wanted=wanted, since_start=self._since_start)
 
     async def run(self) -> None:
         """See to it until cancelled."""
-        if not self._config.dra.gpus and not any(self._records.glob("*.json")):
-            if self._records.with_name("checkpoint.json").exists():
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._note_what_was_wanted_first(), name="claims: at first")
+            if self._config.dra.gpus or any(self._records.glob("*.json")):
+                await self._serve()
+            elif self._records.with_name("checkpoint.json").exists():
                 from gpuplugin.daemon.dra_take_over import warn_of_claims  # noqa: PLC0415 - only where there are claims
 
                 warn_of_claims(self._config)
-            await self._wanted()
-        while True:
-            await self._serve()
-            await self._wanted()
+            while True:
+                await self._wanted()
+                await self._serve()
+
+    async def _note_what_was_wanted_first(self) -> None:
+        await self._node.looked.wait()
+        self._since_start = bool(self._node.config.dra.gpus)
 
     async def _wanted(self) -> None:
         async with aclosing(self._node.picture.follow()) as pictures:
@@ -49,7 +67,7 @@ class ClaimsService:
     async def _serve(self) -> None:
         from gpuplugin.daemon.dra import Claims  # noqa: PLC0415 - only where there are claims
 
-        self.claims = claims = Claims(self._config, self._node, self._records)
+        self._claims = claims = Claims(self._config, self._node, self._records)
         try:
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(claims.run(), name="claims")
@@ -57,4 +75,4 @@ class ClaimsService:
                 log.info("claims are not served any more: they have no GPU, and nobody has one by a claim")
                 serving.cancel()
         finally:
-            self.claims, self._node.held = None, dict
+            self._claims, self._node.held, self._since_start = None, dict, False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpuplugin.daemon import fault_log
+from gpuplugin.daemon.claims_state import ClaimsState
 from gpuplugin.daemon.wakeup import Wakeup
 from gpuplugin.deviceplugin.response import Delivery
 from gpuplugin.discovery.findings import finding_of, finding_of_error
@@ -91,6 +92,7 @@ class Node:
         self.picture: Latest[Picture | None] = Latest(None)
         self.held: Callable[[], Mapping[GpuUuid, str]] = dict
         self.held_over: Callable[[], Mapping[DeviceUuid, str]] = dict
+        self.claims: Callable[[], ClaimsState] = ClaimsState
 
     @property
     def trouble(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuplugin.daemon.features import has_gpus_on_bus
@@ -18,35 +18,65 @@ from gpuplugin.daemon.own_socket import OwnSocket
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from gpuplugin.daemon.claims_state import ClaimsState
     from gpuplugin.daemon.node import Node
     from gpuplugin.daemon.plugins import Plugins
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """ready: whether pods can get what works of the GPUs · reasons: why not, or what there is to say though it is."""
+    """ready: whether pods can get what works of the GPUs · reasons: why not, or what there is to say though it is.
+
+    registered: by resource and by driver of claims, whether kubelet has taken our registration.
+    """
 
     ready: bool
     reasons: tuple[str, ...]
+    registered: Mapping[str, bool] = field(default_factory=dict)
 
 
 def readiness(node: Node, plugins: Plugins, sysfs: Path) -> Readiness:
-    """Judge by what was seen last. A GPU that broke makes no daemon unready; a machine without any is ready for it."""
+    """Judge by what was seen last. A GPU that broke makes no daemon unready; a machine without any is ready for it.
+
+    Nor does an API server that cannot be reached, for a daemon that was ready: claims that were wanted from the start
+    must have been published once; after that, and for claims that are wanted later, it is only told.
+    """
+    claims = node.claims()
+    registered = {str(name): name not in plugins.unregistered for name in plugins.resources}
+    if claims.driver:
+        registered[claims.driver] = claims.registered
     if node.trouble:
         if node.inventory is None and not has_gpus_on_bus(sysfs):
             return Readiness(
-                ready=True, reasons=("there is no NVIDIA GPU on this machine's PCI bus: nothing to offer",)
+                ready=True,
+                reasons=("there is no NVIDIA GPU on this machine's PCI bus: nothing to offer",),
+                registered=registered,
             )
-        return Readiness(ready=False, reasons=(f"the GPUs cannot be looked at: {node.trouble}",))
+        return Readiness(ready=False, reasons=(f"the GPUs cannot be looked at: {node.trouble}",), registered=registered)
     if not node.looked.is_set():
-        return Readiness(ready=False, reasons=("the first look at the GPUs has not ended yet",))
-    if plugins.troubles:
-        return Readiness(ready=False, reasons=plugins.troubles)
+        return Readiness(ready=False, reasons=("the first look at the GPUs has not ended yet",), registered=registered)
+    if troubles := (*plugins.troubles, *_troubles(claims)):
+        return Readiness(ready=False, reasons=troubles, registered=registered)
     gpus = len(node.inventory.gpus) if node.inventory else 0
-    return Readiness(ready=True, reasons=plugins.summary or (f"{gpus} GPUs, none of them for the device plugin",))
+    offered = (*plugins.summary, *_summary(claims)) or (f"{gpus} GPUs, none of them for the device plugin",)
+    return Readiness(ready=True, reasons=offered, registered=registered)
+
+
+def _troubles(claims: ClaimsState) -> Iterator[str]:
+    if claims.wanted and not claims.registered:
+        yield f"claims are not registered with kubelet: {claims.unregistered}"
+    if claims.wanted and claims.since_start and claims.published is None:
+        yield f"ResourceSlices are not published: {claims.unpublished}"
+
+
+def _summary(claims: ClaimsState) -> Iterator[str]:
+    if claims.wanted and claims.published is None:
+        yield f"ResourceSlices are not published yet: {claims.unpublished}"
+    elif claims.wanted:
+        yield f"claims of {claims.driver}: {claims.published} devices published"
 
 
 class StatusSocket:
@@ -62,6 +92,7 @@ class StatusSocket:
     async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer = self._ask()
         with suppress(ConnectionError):
-            writer.write(json.dumps({"ready": answer.ready, "reasons": answer.reasons}).encode() + b"\n")
+            told = {"ready": answer.ready, "reasons": answer.reasons, "registered": answer.registered}
+            writer.write(json.dumps(told).encode() + b"\n")
             await writer.drain()
         writer.close()

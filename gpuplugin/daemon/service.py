@@ -152,7 +152,8 @@ def _startup_taint(
         from gpuplugin.daemon.taint import lift  # noqa: PLC0415 - only where asked for
 
         def offers() -> tuple[OfferedResource, ...] | None:
-            return plugins.offered if readiness(node, plugins, host.sysfs).ready else None
+            ready = readiness(node, plugins, host.sysfs).ready and node.claims().can_be_had
+            return plugins.offered if ready else None
 
         yield _beside(tasks, "lift the startup taint", partial(lift, config, offers))
 
