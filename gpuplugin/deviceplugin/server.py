@@ -76,6 +76,11 @@ class Offer:
         return str(explain(self.tables.result().graph, chosen, chosen, exact=True))
 
 
+def _named(resource: OfferedResource, places: int) -> tuple[DeviceId, ...]:
+    """Name the devices at these positions: each once, since of replicas there may be tens of thousands."""
+    return tuple(device.id for device in resource.devices if places >> device.position & 1)
+
+
 def _place(device: OfferedDevice) -> tuple[DeviceId, Place]:
     share = device.share
     spread = share is not None and share.spread
@@ -123,7 +128,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
                     wanted.allocation_size,
                 )
                 response.container_responses.add(deviceIDs=choice.devices)
-                free = tuple(wanted.available_deviceIDs)
+                free = _named(offer.resource, choice.available)
                 self.choices.append(Choice(time.time(), offer.resource.name, tuple(choice.devices), free))
         except AllocationError as error:
             await _refuse(context, offer, "GetPreferredAllocation", error)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen for one container. at: seconds since 1970 · free: what it could have been instead, by id."""
+    """What was chosen for one container.
+
+    at: seconds since 1970 · free: the devices of all GPUs that had some to give, replicas left aside.
+    """
 
     at: float
     resource: str
