@@ -128,6 +128,8 @@ def of_gpu(answer: GpuAnswer) -> Page:
         page.line(f"  {device.resource} {device.id}: {amount}{_held(device.held_by, known=answer.holders_known)}")
     _causes(page, "Why not", answer.causes)
     _causes(page, "Warnings", answer.warnings)
+    for note in answer.notes:
+        page.line(Cell(note, "dim"))
     return page
 
 

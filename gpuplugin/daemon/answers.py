@@ -7,6 +7,7 @@ decided and why, and has kubelet's folders at hand. Imported with the first ques
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from gpuplugin.daemon.answer_fit import answer_fit
 from gpuplugin.daemon.support import State, files
 from gpuplugin.errors import GpuPluginError, NothingToExplain
 from gpuplugin.explain.gpu import Known, why
+from gpuplugin.explain.node_object import beside_a_gpu
 from gpuplugin.explain.pod import Had, PodAnswer, Refused, why_these
 from gpuplugin.explain.podfile import pod_object
 from gpuplugin.explain.questions import OfFit, OfGpu, OfPod, Question, Reply
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from gpuplugin.daemon.node import Node
     from gpuplugin.daemon.plugins import Plugins
     from gpuplugin.daemon.reload import ConfigSource
+    from gpuplugin.explain.gpu import GpuAnswer
+    from gpuplugin.explain.node_object import NodeTold
     from gpuplugin.explain.podfile import PodObject
     from gpuplugin.explain.questions import FitAnswer
     from gpuplugin.serving.pod_resources import PodResources
@@ -52,7 +56,7 @@ class Answers:
     async def _to(self, question: Any) -> Any:
         match question:
             case OfGpu(name):
-                return why(self._known(await kubelet_view.ask(self._config)), name)
+                return await self._of_gpu(name)
             case OfPod(name):
                 return await self._of_pod(name)
             case OfFit():
@@ -62,13 +66,24 @@ class Answers:
                 kubelet = await kubelet_view.written(self._config, self._host)
                 return await asyncio.to_thread(files, self._config, self._source, self._host, state, kubelet)
 
+    async def _of_gpu(self, name: str) -> GpuAnswer:
+        known = self._known(await kubelet_view.ask(self._config))
+        answer = why(known, name)
+        own = {device.resource for device in answer.devices} - known.unregistered.keys()
+        usable = {str(offer.name): offer.usable for offer in self._plugins.offered if offer.name in own}
+        return replace(answer, notes=beside_a_gpu(await self._node_told(), usable))
+
+    async def _node_told(self) -> NodeTold | str:
+        """Give our Node, or why it cannot be looked at."""
+        try:
+            return await api_view.node_object(self._config)
+        except NothingToExplain as error:
+            return str(error)
+
     async def _of_fit(self, asked: OfFit) -> FitAnswer:
         found, room = await kubelet_view.room(self._config, self._host)
         settings = await kubelet_view.settings(self._config, self._host)
-        try:
-            node: Any = await api_view.node_object(self._config)
-        except NothingToExplain as error:
-            node = str(error)
+        node = await self._node_told()
         known, offered = self._known(found), self._plugins.offered
         # on a thread: with many NUMA nodes it takes a second, in which pods are admitted
         return await asyncio.to_thread(answer_fit, asked, known, found, room, settings, node, offered)

@@ -45,7 +45,8 @@ class DeviceAnswer:
 class GpuAnswer:
     """All there is to say of one GPU. index: NVML's · offered: whether any device of it may be handed out now.
 
-    warnings: what is wrong with it and leaves it in service · holders_known: whether kubelet has said who has what.
+    warnings: what is wrong with it and leaves it in service · holders_known: whether kubelet has said who has what ·
+    notes: what the Node object adds, or why it was not looked at.
     """
 
     index: int
@@ -59,6 +60,7 @@ class GpuAnswer:
     causes: tuple[Cause, ...] = ()
     warnings: tuple[Cause, ...] = ()
     holders_known: bool = True
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

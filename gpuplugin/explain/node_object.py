@@ -53,6 +53,13 @@ def of_node(
     return NodeAnswer(node.name, "", causes, (*_notes(node, pod), *_behind(node, usable)))
 
 
+def beside_a_gpu(node: NodeTold | str, usable: Mapping[str, int]) -> tuple[str, ...]:
+    """Say what the Node object adds to what is known of a GPU. node: or why it was not looked at · usable: as above."""
+    if isinstance(node, str):
+        return (f"the Node object was not looked at: {node}",)
+    return (*(cause.why for cause in (*_unfit(node, None), *_conditions(node))), *_behind(node, usable))
+
+
 def _unfit(node: NodeTold, pod: PodObject | None) -> Iterator[Cause]:
     tolerations = pod.tolerations if pod else ()
     cordon = (_CORDON, "", "NoSchedule")

@@ -9,6 +9,7 @@ topologymanager, devicemanager/topology_hints.go, cpumanager/policy_static.go).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -131,13 +132,14 @@ def hints(machine: Nodes, devices: Mapping[str, Nodes], free: AbstractSet[str], 
     """
     bearing = sorted(machine & frozenset().union(*devices.values())) or sorted(machine)
     masks = [frozenset(nodes) for size in range(1, len(bearing) + 1) for nodes in combinations(bearing, size)]
+    every, there = Counter(devices.values()), Counter(devices.get(device, frozenset()) for device in free)
 
-    def within(mask: Nodes, ids: Collection[str]) -> int:
-        return sum(1 for device in ids if mask & devices.get(device, frozenset()))
+    def within(mask: Nodes, places: Counter[Nodes]) -> int:
+        return sum(number for nodes, number in places.items() if mask & nodes)
 
-    fewest = min((len(mask) for mask in masks if within(mask, devices) >= count), default=len(bearing))
+    fewest = next((len(mask) for mask in masks if within(mask, every) >= count), len(bearing))
     for mask in masks:
-        if within(mask, free) >= count:
+        if within(mask, there) >= count:
             yield Hint(mask, len(mask) == fewest)
 
 

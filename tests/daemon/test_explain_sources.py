@@ -131,6 +131,8 @@ async def test_the_node_object_is_looked_at_once_a_question(bench, lister):
         assert "The scheduler would not send it here\nnode node-1 is cordoned" in said
         assert "kubectl uncordon node-1" in said
         assert "the pod has to tolerate gpu:NoSchedule" in said
+        status, said = await run(bench, "explain", "0")
+        assert (status, said.splitlines()[-1]) == (0, "node node-1 is cordoned")
         status, said = await run(bench, "explain", "--file", "-", given=json.dumps(pod(1, nodeSelector={"zone": "b"})))
         assert "the pod does not tolerate the taint gpu:NoSchedule" in said
         assert "wants zone=b, and this node has zone=a" in said

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplugin.explain.node_object import NodeTold, of_node
+from gpuplugin.explain.node_object import NodeTold, beside_a_gpu, of_node
 from gpuplugin.explain.podfile import PodObject, Toleration
 from gpuplugin.explain.quantity import quantity, whole
 
@@ -76,6 +76,14 @@ def test_what_depends_on_the_pod_or_lags_behind_is_noted():
     assert of_node(tainted("gpu"), {}, {GPU: 8}).notes == ("the pod has to tolerate gpu:NoSchedule",)
     assert "says 8 nvidia.com/gpu allocatable, and kubelet was told of 7" in of_node(WELL, {}, {GPU: 7}).notes[0]
     assert "affinity" in of_node(WELL, {}, {GPU: 8}, replace(POD, affinity=True)).notes[0]
+
+
+def test_what_it_adds_to_a_gpu():
+    assert beside_a_gpu(WELL, {GPU: 8}) == ()
+    assert beside_a_gpu("no token", {}) == ("the Node object was not looked at: no token",)
+    cordoned, behind = beside_a_gpu(CORDONED, {GPU: 7})
+    assert cordoned == "node n is cordoned"
+    assert "says 8" in behind
 
 
 @pytest.mark.parametrize(
