@@ -50,7 +50,9 @@ def render(run: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
 
 
 def objects(text: str) -> dict[str, Any]:
-    return {found["kind"]: found for found in yaml.safe_load_all(text) if found}
+    """What is installed, by kind; not what helm runs at some point (its hooks)."""
+    every = [found for found in yaml.safe_load_all(text) if found]
+    return {found["kind"]: found for found in every if "helm.sh/hook" not in found["metadata"].get("annotations", {})}
 
 
 def container(text: str) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from claims import ClaimNode
-from gpunode import GPU
+from gpunode import CHECKOUT, GPU
 from onenode import Cluster
 
 from gpuplugin.daemon.cordon import Cordons
@@ -16,14 +14,13 @@ from gpuplugin.daemon.cordon import Cordons
 pytestmark = pytest.mark.cluster
 
 SOON = 30.0
-RIGHTS = re.search(r"```yaml\n(.*?)```", Path(__file__, "../../../docs/health.md").resolve().read_text(), re.DOTALL)
+RIGHTS = (CHECKOUT / "health.yaml").read_text()
 TELLING = {"GPUPLUGIN_EVENTS_ENABLED": "true", "GPUPLUGIN_NODE_HEALTH_CONDITION": "true"}
 
 
 @pytest.fixture
 def node(cluster: Cluster, tmp_path) -> Iterator[ClaimNode]:
-    assert RIGHTS is not None
-    cluster.api.apply(RIGHTS[1])
+    cluster.api.apply(RIGHTS)
     made = ClaimNode(cluster, tmp_path)
     try:
         yield made

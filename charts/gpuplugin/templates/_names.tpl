@@ -18,7 +18,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Not empty where the daemon talks to the Kubernetes API. */}}
 {{- define "gpuplugin.api" -}}
-{{- if or .Values.startupTaint.enabled .Values.profiles.files (include "gpuplugin.claims" .) (include "gpuplugin.topology" .) (has (include "gpuplugin.labelsOwner" .) (list "node" "nfd-object")) }}yes{{ end }}
+{{- if or .Values.startupTaint.enabled .Values.profiles.files (include "gpuplugin.claims" .) (include "gpuplugin.topology" .) (include "gpuplugin.condition" .) (include "gpuplugin.events" .) (has (include "gpuplugin.labelsOwner" .) (list "node" "nfd-object")) }}yes{{ end }}
 {{- end }}
 
 {{/* Who writes the node's labels: off, node, nfd-object or nfd-file. */}}
@@ -29,6 +29,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Not empty where a NodeResourceTopology object is kept. */}}
 {{- define "gpuplugin.topology" -}}
 {{- if dig "labels" "topologyObject" false .Values.config }}yes{{ end }}
+{{- end }}
+
+{{/* Not empty where the Node has the condition GPUsHealthy. */}}
+{{- define "gpuplugin.condition" -}}
+{{- if dig "node" "healthCondition" false .Values.config }}yes{{ end }}
+{{- end }}
+
+{{/* Not empty where faults of GPUs are told in Events of the Node. */}}
+{{- define "gpuplugin.events" -}}
+{{- if dig "events" "enabled" false .Values.config }}yes{{ end }}
 {{- end }}
 
 {{/* The folder of the feature file, where labels go out by one. */}}
@@ -47,5 +57,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "gpuplugin.mpsLabels" -}}
 app.kubernetes.io/name: gpuplugin-mps
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gpuplugin.cleanupLabels" -}}
+app.kubernetes.io/name: gpuplugin-cleanup
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
