@@ -299,12 +299,20 @@ class Preparing:
         )
 
     async def _on_disk(self, call: Callable[[], T]) -> T:
+        """Make a call, and tell of what it changed once it has ended: where kubelet gives up waiting, it goes on."""
         before = self._checkpoint.records
-        try:
-            return await self._blocking(call)
-        finally:
+
+        def tell(_: object = None) -> None:
             if self._checkpoint.records is not before:
                 self.changed()
+
+        try:
+            return await self._blocking(call)
+        except asyncio.CancelledError:  # calls are made in order: a further one ends after it
+            asyncio.ensure_future(self._blocking(lambda: None)).add_done_callback(tell)
+            raise
+        finally:
+            tell()
 
     def _record(self, claim: AllocatedClaim, *, whole: bool = False) -> tuple[Record, tuple[NodeDevice, ...]]:
         """Make a claim's record. whole: of what is here, also where no container can be given it now."""

@@ -40,6 +40,10 @@ class Process:
         await Stop()
         return result
 
+    async def in_pods(self):
+        await Stop()
+        return ()
+
 
 class SteppedApi(ApiServer):
     async def claim(self, namespace, name, *, patience=None):
@@ -123,6 +127,7 @@ class World:
         self.process = Process()
         self.node = Node(self.folder, self.api, self.process.blocking, self.hardware, Stop)
         self.node.pods_here = set()
+        self.node.preparing.in_pods = self.process.in_pods
 
     def kill(self, coroutine):
         self.process.dead = True

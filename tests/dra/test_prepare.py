@@ -3,6 +3,7 @@
 import asyncio
 import random
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from dra.devices import NodeDevices
+from gpuplugin.discovery.worker import Worker
 from gpuplugin.errors import ClaimChanged, DeviceHeld, DeviceNotHere, KubeUnavailable, ParametersRefused
 from gpuplugin.kube.objects import AllocationConfiguration, ClaimStatus, OpaqueConfiguration
 from gpuplugin.model.holds import Hold, Holder, Owner, Use
@@ -277,6 +279,27 @@ async def test_unprepare_after_a_prepare_that_kubelet_gave_up_leaves_nothing(tmp
     slow.go_on.set()
     await node.unprepare(one)
     assert node.records() == {}
+
+
+async def test_record_of_a_prepare_that_kubelet_gave_up_is_told_of_once_it_is_there(tmp_path, api):
+    worker, written, heard = Worker("claims"), threading.Event(), []
+    node = Node(tmp_path / "claims", api, worker.run)
+    one = claim("one", 2)
+    api.put(one)
+    node.preparing.changed = lambda: heard.append(set(node.checkpoint.records))
+    worker.run(written.wait)
+    preparing = asyncio.create_task(node.prepare(one))
+    while not node.preparing.intended.holds:
+        await asyncio.sleep(0.01)
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    written.set()
+    async with asyncio.timeout(20):
+        while {"uid-one"} not in heard:
+            await asyncio.sleep(0.01)
+    worker.end()
+    assert heard[-1] == {"uid-one"}
 
 
 class SlowApiServer(ApiServer):
