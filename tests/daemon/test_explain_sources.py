@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpuplugin.serving import refusals
+from gpuplugin.sim.dialled_plugin import Refused
 from tests.daemon.conftest import GPU, Bench
 from tests.daemon.explained import GI, Lister, api_server, listing, own, run
 
@@ -198,8 +199,11 @@ async def test_what_we_refused_ourselves_is_told_and_is_in_the_report(bench, lis
     path = "/api/v1/namespaces/team/pods/x"
     async with api_server(bench) as (server, settings), bench.daemon(paths_status=own(bench), **settings):
         await bench.usable(8)
-        reason = "device GPU-0: XID 79 since 12:00"
-        refusals.keep("Allocate", GPU, reason)
+        with pytest.raises(Refused):
+            await bench.kubelet._plugin(GPU).allocate(["GPU-none"])
+        reason, operation = refusals.recent()[-1].reason, refusals.recent()[-1].operation
+        assert "GPU-none" in reason
+        assert operation > 0
         refusals.keep("prepare", "team/x-gpu-abc", "GPU-1 is held by another claim")
         refusals.keep("prepare", "team/other", "why")
         message = f"Allocate failed due to rpc error: code = FailedPrecondition desc = {reason}, which is unexpected"
@@ -209,7 +213,7 @@ async def test_what_we_refused_ourselves_is_told_and_is_in_the_report(bench, lis
         _, said = await run(bench, "explain", "team/x")
         ours = said.partition("What we ourselves refused\n")[2].partition("\n\n")[0].splitlines()
         assert [line.partition(", ")[2] for line in ours] == [
-            f"Allocate of {GPU} (operation 0 in the log): {reason}",
+            f"Allocate of {GPU} (operation {operation} in the log): {reason}",
             "prepare of team/x-gpu-abc (operation 0 in the log): GPU-1 is held by another claim",
         ]
         _, said = await run(bench, "explain", "team/never")
