@@ -33,6 +33,8 @@ sys.path.append(str(Path(__file__).parents[1] / "discovery"))
 
 import driver_files as made
 
+pytestmark = pytest.mark.go
+
 SPECS = Path("/var/run/cdi")
 KIND = f"gpuplugin.io/test-{os.getpid()}"
 USABLE = {"ok", "ENXIO"}

@@ -286,6 +286,7 @@ def test_asking_a_runtime_costs_the_daemon_neither_tomlkit_nor_typer():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.go
 @pytest.mark.skipif(shutil.which("podman") is None, reason="no podman here to ask for its release")
 def test_a_real_podman_says_its_release(capsys):
     main(["runtime", "check", "--runtime=podman", "--json"])
