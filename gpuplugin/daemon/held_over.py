@@ -3,7 +3,7 @@
 A configuration may change a device's name or form while pods run, or between two daemons. A device that was offered
 otherwise just now is held back until kubelet has answered; where kubelet has never answered, as without its folder
 mounted here, nothing is held back, and the log says so. Where nothing changes, kubelet is asked in the first minute
-only.
+only, and not at all where claims have all GPUs.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ class HeldOver:
         while True:
             self._wake.clear()
             offered = forms(self._node.units.units)
+            if not offered:  # claims have all GPUs, or there are none
+                await self._wake.wait()
+                continue
             try:
                 found = await pod_resources(self._socket)
             except PodResourcesUnavailable as error:
@@ -90,7 +93,7 @@ class HeldOver:
     def _now(self) -> Mapping[DeviceUuid, str]:
         units = self._node.units.units
         unsure = changed(self._asked_for, forms(units)) if self._asked_for is not None else ()
-        if unsure:
+        if unsure or (units and self._asked_for is None):
             self._wake.set()
         self._told = {**held_over(units, self._grants), **dict.fromkeys(unsure, NOT_ASKED)}
         return self._told

@@ -1,6 +1,7 @@
 """A GPU that a pod has is given to nobody else because it is called otherwise by now."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 
 import grpc.aio
@@ -113,6 +114,18 @@ async def test_nothing_that_was_renamed_is_given_before_kubelet_has_answered(ben
         lister.answers.set()
         await bench.usable(8, H100)
     assert [line["usable"] for line in lines(logs, "offering") if line["resource"] == H100] == [0, 8]
+
+
+async def test_kubelet_is_not_asked_while_the_device_plugin_has_no_gpu(bench):
+    leave_out = [gpu.uuid for gpu in bench.state.snapshot.gpus]
+    file = bench.configure(f"devices: {{exclude: {json.dumps(leave_out)}}}")
+    async with pod_resources(bench) as lister, bench.daemon(config_file=file, rescan_seconds="1"):
+        await until(bench.cdi.exists, "a first look")
+        await asyncio.sleep(0.5)
+        assert lister.asked == 0
+        bench.configure("")
+        await bench.usable(8)
+        await until(lambda: lister.asked, "a question")
 
 
 async def test_one_answer_of_a_kubelet_that_has_just_started_and_knows_no_pods_frees_nothing(bench, logs):
