@@ -110,6 +110,9 @@ class Checkpoint:
         self._read: dict[str, Record | None] = {}
         self._records: Mapping[str, Record] = MappingProxyType({})
         self._unreadable: frozenset[str] = frozenset()
+        self._seen = False
+        self.losses = 0
+        """How often the whole folder had gone since the first call, and nobody knows what was in it."""
 
     @property
     def records(self) -> Mapping[str, Record]:
@@ -141,7 +144,13 @@ class Checkpoint:
 
         Gives what is entered then: if the claim is there with other devices, or completed, that is left as it is.
         """
+        losses = self.losses
         with self._locked():
+            if self.losses != losses:
+                raise CheckpointError(
+                    self.folder,
+                    "it was removed, with the records of prepared claims; kubelet is asked first which of them its pods have",
+                )
             before = self._records.get(record.uid)
             if before is not None and (before.completed or before.given != record.given):
                 return before
@@ -218,6 +227,8 @@ class Checkpoint:
             if not self.folder.is_dir():
                 self.folder.parent.mkdir(mode=0o750, exist_ok=True)  # the one above is kubelet's, and must be there
                 self.folder.mkdir(mode=0o700, exist_ok=True)
+                self.losses += self._seen
+            self._seen = True
             descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._unusable(error) from error

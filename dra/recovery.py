@@ -41,7 +41,7 @@ class Claims(Protocol):
 
 
 class Recovery:
-    """Done once after each start, and again where a record makes no sense any more.
+    """Done once after each start, and again where a record makes no sense any more, or all of them are gone.
 
     in_pods: the claims, as (namespace, name), with devices of ours that kubelet's pods have; raises GpuPluginError's
     kinds where kubelet cannot be asked.
@@ -59,14 +59,15 @@ class Recovery:
         self._claims, self._in_pods = claims, in_pods
         preparing.in_pods = in_pods
         self._turn = asyncio.Lock()
-        self.done = False
+        self.done, self._losses = False, 0
 
     async def complete(self) -> None:
         """Return once it is done; where that cannot be now, raise why."""
         async with self._turn:
-            if not self.done or self._checkpoint.unreadable:
+            losses = self._checkpoint.losses
+            if not self.done or self._checkpoint.unreadable or losses != self._losses:
                 await self._recover()
-                self.done = True
+                self.done, self._losses = True, losses
 
     async def keep_trying(self) -> None:
         """Do it, however long it takes."""

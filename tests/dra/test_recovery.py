@@ -1,6 +1,7 @@
 """What is settled after an absence: lost records, broken ones, claims that went meanwhile."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,25 @@ async def test_record_that_breaks_later_is_made_anew_too(tmp_path, api):
         await node.prepare(other)
     await node.prepare(other)  # kubelet asks again
     assert node.given() == {"one": {"gpu-2"}, "other": {"gpu-3"}}
+
+
+async def test_records_that_somebody_removes_later_are_found_again(tmp_path, api):
+    """Who clears up after the vendor's driver finds them in its folder."""
+    running, new = claim("running", 2), claim("new", 2)
+    api.put(running, new)
+
+    async def complete():
+        await settled.complete()
+
+    node = Node(tmp_path / "claims", api, complete=complete)
+    settled = recovery(node, Kubelet(running))
+    await node.prepare(running)
+    shutil.rmtree(node.folder)
+    with pytest.raises(CheckpointError, match="it was removed"):
+        await node.prepare(new)
+    with pytest.raises(DeviceHeld, match="team/running"):
+        await node.prepare(new)  # kubelet asks again
+    assert node.given() == {"running": {"gpu-2"}}
 
 
 async def test_broken_record_of_a_claim_that_is_gone_is_put_aside(node):
