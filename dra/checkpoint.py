@@ -64,7 +64,11 @@ class RecordedPod(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A claim that we have begun to prepare, and have not unprepared."""
+    """A claim that we have begun to prepare, and have not unprepared.
+
+    sole: whether it was made for one pod, that no other comes to share · since: when its pods were read, in seconds of
+    the clock; no later pod is among them. 0: there may be any others.
+    """
 
     uid: str
     namespace: str
@@ -72,6 +76,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[RecordedDevice, ...]
     pods: tuple[RecordedPod, ...] = ()
     state: str = STARTED
+    sole: bool = False
+    since: float = 0.0
     format: int = FORMAT
     readable: int = 1
 

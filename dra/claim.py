@@ -51,11 +51,15 @@ class GrantedDevice:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedClaim:
-    """A claim with its devices of our driver on this node. pods: for whom, as (namespace/name, UID)."""
+    """A claim with its devices of our driver on this node.
+
+    pods: for whom, as (namespace/name, UID) · sole: see the function.
+    """
 
     name: ClaimName
     devices: tuple[GrantedDevice, ...]
     pods: tuple[tuple[str, str], ...]
+    sole: bool = False
 
 
 def allocated(
@@ -80,7 +84,15 @@ def allocated(
         refuse_parameters(allocation.devices.config, driver)
     namespace = claim.metadata.namespace
     pods = tuple((f"{namespace}/{pod.name}", pod.uid) for pod in claim.status.reserved_for if pod.resource == "pods")
-    return AllocatedClaim(wanted, tuple(map(_granted, ours)), pods)
+    return AllocatedClaim(wanted, tuple(map(_granted, ours)), pods, sole(claim))
+
+
+def sole(claim: ResourceClaim) -> bool:
+    """Whether a claim was made for one pod, from a template or an extended resource, and ends with it.
+
+    One that people have made, or that is a PodGroup's, may be shared at any time by pods that come later.
+    """
+    return any(owner.kind == "Pod" and owner.controller for owner in claim.metadata.owner_references)
 
 
 def devices_from(claim: ResourceClaim, driver: str, pool: str) -> frozenset[str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from dra.checkpoint import COMPLETED, Record, RecordedDevice, RecordedPod
+from dra.claim import sole
 from gpuplugin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def named(record: Record, claim: ResourceClaim) -> Record:
     now = {RecordedPod(f"{meta.namespace}/{pod.name}", pod.uid) for pod in pods}
     gone = {pod for pod in record.pods if pod.uid not in {one.uid for one in now}}
     everyone = tuple(sorted(now | gone, key=lambda pod: pod.name))
-    return msgspec.structs.replace(record, namespace=meta.namespace, name=meta.name, pods=everyone)
+    return msgspec.structs.replace(record, namespace=meta.namespace, name=meta.name, pods=everyone, sole=sole(claim))
 
 
 def _record(uid: str, claim: _Claim, whose: Mapping[str, GpuUuid]) -> Record:

@@ -11,6 +11,7 @@ Calls for one claim are made one after the other, so a slow Prepare has ended wh
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -19,7 +20,7 @@ import structlog
 from msgspec.structs import replace
 
 from dra.checkpoint import COMPLETED, STARTED, Record, RecordedDevice, RecordedPod
-from dra.claim import AllocatedClaim, ClaimName, allocated
+from dra.claim import AllocatedClaim, ClaimName, allocated, devices_from
 from gpuplugin.errors import (
     ClaimChanged,
     DeviceHeld,
@@ -104,13 +105,14 @@ async def _of_nobody() -> Collection[tuple[str, str]]:
 class Surroundings:
     """What preparing asks of the rest of the daemon, each time anew.
 
-    devices: of our pool · held: holds beside those of claims · in_use: whether a pod that the claim was prepared for
-    may still be on this node · complete: returns once the records are known to be all there are, or raises why not.
+    devices: of our pool · held: holds beside those of claims · in_use: which pod of a claim that is gone may still run,
+    empty where none may; the UIDs are of pods that cannot have it (see `in_use`) · complete: returns once the records
+    are known to be all there are, or raises why not.
     """
 
     devices: Callable[[], NodeDevices]
     held: Callable[[], Ledger] = Ledger
-    in_use: Callable[[Record], bool] = lambda _: True
+    in_use: Callable[[Record, Collection[str]], str] = lambda _record, _newcomers: "that is not looked at"
     complete: Callable[[], Awaitable[None]] = _at_once
 
 
@@ -154,6 +156,7 @@ class Preparing:
             if before is not None:  # as far as this instance knows; what is on the disk counts
                 before = await self._on_disk(lambda: self._checkpoint.find(wanted.uid))
             done = before is not None and before.completed
+            since = time.time()
             try:
                 claim = await self._claims.claim(wanted.namespace, wanted.name, patience=0 if done else CLAIM_SECONDS)
             except KubeNotFound as error:
@@ -163,9 +166,9 @@ class Preparing:
                     raise
                 self._check(before)
                 return before  # was checked when it was prepared; a kubelet that restarts must not need the API server
-            record, devices = self._record(allocated(claim, wanted, self._driver, self._pool))
+            record, devices = self._record(allocated(claim, wanted, self._driver, self._pool), since)
             if before is not None and done and before.given == record.given:
-                record = replace(record, state=COMPLETED)
+                record = replace(record, state=COMPLETED, since=before.since)
             else:
                 with self._intending(record):
                     record = await self._complete(record)
@@ -183,16 +186,20 @@ class Preparing:
                 await self._on_disk(lambda: self._checkpoint.remove(uid))
             return before is not None
 
-    async def reclaim(self, uid: str) -> bool:
+    async def reclaim(self, uid: str, newcomers: Collection[str] = ()) -> bool:
         """Take the devices back of a claim that is no more, unless a pod that has them may still run.
 
-        Whether there is such a claim is asked of the API server; KubeError when that cannot be had.
+        Whether there is such a claim is asked of the API server; KubeError when that cannot be had. newcomers: UIDs of
+        pods that wait for its devices, and so do not have them.
         """
         if uid in self._turns:
             return False  # a call for it is being made: waiting for it could be waiting for each other
         async with self._turn(uid):
             record = await self._on_disk(lambda: self._checkpoint.find(uid))
-            if record is None or await self._still_wanted(record) or await self._in_use(record):
+            if record is None or await self._still_wanted(record):
+                return False
+            if why := await self._in_use(record, newcomers):
+                log.info("claim is gone, and its devices are not free yet", claim=str(record.claim), reason=why)
                 return False
             self.over(uid)
             await self._release(record)
@@ -246,7 +253,7 @@ class Preparing:
                 if not held.claims:
                     raise
                 for uid in held.claims:
-                    if not await self._reclaimed(uid):
+                    if not await self._reclaimed(uid, {pod.uid for pod in record.pods}):
                         raise
             else:
                 if begun.given == record.given:
@@ -257,29 +264,31 @@ class Preparing:
     def _check_given_up(self, before: Record, record: Record) -> None:
         """Refuse a claim that was allocated anew while pods that it was allocated to before may still run."""
         others = tuple(pod for pod in before.pods if pod not in record.pods)
-        if others and self._around.in_use(replace(before, pods=others)):
+        if others and self._around.in_use(replace(before, pods=others, sole=True), ()):
             names = " and ".join(pod.name for pod in others)
             held = ", ".join(device.gpu for device in before.devices)
             raise DeviceHeld([f"claim {record.claim} was allocated anew, and pod {names} still has {held} of it"], ())
 
-    async def _reclaimed(self, uid: str) -> bool:
+    async def _reclaimed(self, uid: str, newcomers: Collection[str]) -> bool:
         """Reclaim while another claim waits for it; False where its state, or that of its pods, cannot be had."""
         try:
-            return await self.reclaim(uid)
+            return await self.reclaim(uid, newcomers)
         except (KubeUnavailable, PodResourcesUnavailable):
             return False
 
-    async def _in_use(self, record: Record) -> bool:
-        """Whether a pod that has it may still run.
+    async def _in_use(self, record: Record, newcomers: Collection[str]) -> str:
+        """Say which pod that has it may still run, empty where none may.
 
         Kubelet has a claim prepared once. So a pod that came to share it later is not in the record, but kubelet names
-        the claim among those of its pods, unless it means a later one of that name.
+        the claim among those of its pods, unless it means a later one of that name. It does not name those that were
+        force-deleted: of them only their folders are left.
         """
-        if self._around.in_use(record):
-            return True
+        if why := self._around.in_use(record, newcomers):
+            return why
         name = (record.namespace, record.name)
         others = (other for uid, other in self._checkpoint.records.items() if uid != record.uid)
-        return name in await self.in_pods() and all((other.namespace, other.name) != name for other in others)
+        named = name in await self.in_pods() and all((other.namespace, other.name) != name for other in others)
+        return "kubelet names it among the claims of its pods" if named else ""
 
     async def _release(self, record: Record) -> None:
         if self._effects.needed(record):
@@ -292,11 +301,7 @@ class Preparing:
             claim = await self._claims.claim(record.namespace, record.name, patience=0)
         except KubeNotFound:
             return False
-        allocation = claim.status.allocation
-        return claim.metadata.uid == record.uid and any(
-            (result.driver, result.pool) == (self._driver, self._pool)
-            for result in (allocation.devices.results if allocation else ())
-        )
+        return claim.metadata.uid == record.uid and bool(devices_from(claim, self._driver, self._pool))
 
     async def _on_disk(self, call: Callable[[], T]) -> T:
         """Make a call, and tell of what it changed once it has ended: where kubelet gives up waiting, it goes on."""
@@ -314,7 +319,9 @@ class Preparing:
         finally:
             tell()
 
-    def _record(self, claim: AllocatedClaim, *, whole: bool = False) -> tuple[Record, tuple[NodeDevice, ...]]:
+    def _record(
+        self, claim: AllocatedClaim, since: float = 0.0, *, whole: bool = False
+    ) -> tuple[Record, tuple[NodeDevice, ...]]:
         """Make a claim's record. whole: of what is here, also where no container can be given it now."""
         granted_here = self._here(claim) if whole else claim.devices
         devices = [self._device(granted.device, whole=whole) for granted in granted_here]
@@ -335,6 +342,8 @@ class Preparing:
                 for granted, device in zip(granted_here, devices, strict=True)
             ),
             pods=tuple(RecordedPod(name, uid) for name, uid in claim.pods),
+            sole=claim.sole,
+            since=since,
         )
         return record, tuple(devices)
 

@@ -22,6 +22,7 @@ from dra.checkpoint import Checkpoint
 from dra.claim import devices_from
 from dra.devices import NodeDevices, describe
 from dra.health import PoolHealth, add_health_calls
+from dra.in_use import may_still_run
 from dra.names import name_all
 from dra.prepare import Preparing, Surroundings
 from dra.recovery import Recovery
@@ -253,10 +254,8 @@ class Claims:
         if self._held() != before:
             self._node.offer()
 
-    def _in_use(self, record: Record) -> bool:
-        """Whether a pod of the claim may still run: kubelet keeps a folder for each until nothing of it is left."""
-        pods = self._kubelet / "pods"
-        return not pods.is_dir() or not record.pods or any((pods / pod.uid).exists() for pod in record.pods)
+    def _in_use(self, record: Record, newcomers: Collection[str]) -> str:
+        return may_still_run(self._kubelet / "pods", record, newcomers)
 
     async def _claims_in_pods(self) -> Collection[tuple[str, str]]:
         found = await self._ask()

@@ -244,3 +244,19 @@ async def test_restart_writes_nothing(claims):
         await claims.until(lambda: claims.api.watchers and claims.lister.asked > 2, "the next one at rest")
         assert (await claims.prepare("train", "gpu-0"))[1].error == ""
         assert [write for write in claims.api.writes if "slices" in write] == []
+
+
+async def test_claim_that_is_gone_keeps_its_gpu_while_a_pod_that_came_to_share_it_may_run(claims):
+    """Force-deleted, so that kubelet names it no more, and never in our records: kubelet prepares a claim once."""
+    pods = claims.bench.folder / "pods"
+    async with claims.daemon():
+        await claims.published(8)
+        assert (await claims.prepare("shared", "gpu-2"))[1].error == ""
+        (pods / "uid-later").mkdir()
+        claims.api.remove(f"{CLAIMS}/shared")
+    async with claims.daemon():
+        await claims.published(8)
+        (pods / "uid-rival").mkdir()
+        assert "still held by claim team/shared" in (await claims.prepare("rival", "gpu-2"))[1].error
+        (pods / "uid-later").rmdir()
+        assert (await claims.prepare("rival", "gpu-2"))[1].error == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpuplugin.kube.objects import (
     ConsumerReference,
     DeviceAllocation,
     Meta,
+    OwnerReference,
     ResourceClaim,
 )
 from gpuplugin.model.ids import GpuUuid, PciAddress
@@ -49,8 +50,12 @@ def claim(
     request: str = "gpus",
     config: tuple[AllocationConfiguration, ...] = (),
     shares: tuple[str | None, ...] = (),
+    owner: str = "",
 ) -> ResourceClaim:
-    """A claim allocated those GPUs, reserved for a pod; its UID is ``uid-<name>`` unless given."""
+    """A claim allocated those GPUs, reserved for a pod; its UID is ``uid-<name>`` unless given.
+
+    owner: the kind of what it was made for; people have made it where there is none.
+    """
     results = tuple(
         AllocatedDevice(
             request=request,
@@ -66,7 +71,9 @@ def claim(
         allocation=Allocation(devices=DeviceAllocation(results=results, config=config)),
         reserved_for=(ConsumerReference(resource="pods", name=pod, uid=f"uid-{pod}"),),
     )
-    return ResourceClaim(metadata=Meta(name=name, namespace="team", uid=uid or f"uid-{name}"), status=status)
+    owners = (OwnerReference("v1", owner, pod, f"uid-{pod}", controller=True),) if owner else ()
+    meta = Meta(name=name, namespace="team", uid=uid or f"uid-{name}", owner_references=owners)
+    return ResourceClaim(metadata=meta, status=status)
 
 
 def named(of: ResourceClaim) -> ClaimName:
@@ -135,8 +142,11 @@ class Node:
         around = Surroundings(lambda: self.devices, lambda: self.held, self._in_use, complete or _at_once)
         self.preparing = Preparing(DRIVER, POOL, api, self.checkpoint, blocking, around, effects)
 
-    def _in_use(self, record: Record) -> bool:
-        return self.pods_here is None or any(pod.uid in self.pods_here for pod in record.pods)
+    def _in_use(self, record: Record, newcomers: Collection[str]) -> str:
+        """By the record alone; what folders of other pods tell is in test_in_use."""
+        del newcomers
+        here = self.pods_here is None or any(pod.uid in self.pods_here for pod in record.pods)
+        return "its pods are here" if here else ""
 
     def again(self, blocking: Callable[[Callable[[], Any]], Awaitable[Any]] = inline) -> Node:
         node = Node(self.folder, self.api, blocking, self.effects)
