@@ -155,7 +155,7 @@ class Checkpoint:
             if self.losses != losses:
                 raise CheckpointError(
                     self.folder,
-                    "it was removed, with the records of prepared claims; kubelet is asked first which of them its pods have",
+                    "it was removed, with the records of prepared claims; kubelet is asked first what its pods have",
                 )
             before = self._records.get(record.uid)
             if before is not None and (before.completed or before.given != record.given):
