@@ -5,8 +5,10 @@ GPU 2 is handed out by the device plugin, GPU 6 by claims; both fall ill and rec
 
 import asyncio
 import functools
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import grpc.aio
 import pytest
@@ -180,10 +182,15 @@ class Surfaces:
         return [(one["type"], one["reason"], one["message"]) for one in found]
 
     async def metric(self):
-        """(GPU, fault, policy) of each fault that is shown."""
+        """(GPU, fault, policy) of each fault that is shown; None before the first collection."""
         port = lines(self.logs, "metrics are served")[-1]["port"]
         url = f"http://127.0.0.1:{port}/metrics"
-        text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
+        try:
+            text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                assert error.code == HTTPStatus.SERVICE_UNAVAILABLE
+            return None
         shown = [line for line in text.splitlines() if line.startswith("gpuplugin_gpu_fault_info{")]
         read = [dict(pair.split("=", 1) for pair in line.split("{")[1].split("}")[0].split(",")) for line in shown]
         return {tuple(labels.get(name, "").strip('"') for name in ("gpu", "fault", "policy")) for labels in read}
