@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gpuplugin.explain.memory import Amounts, Memory
     from gpuplugin.topology.affinity import Nodes
 
-ANYWHERE = None
-"""In the place of a hint's NUMA nodes: it does not matter."""
+ANYWHERE = 0
+"""In the place of a hint's NUMA nodes: they do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def strict_places(rules: Rules, wants: Sequence[Want], memory: Memory, wanted: A
 
 def order(nodes: Nodes) -> tuple[int, int]:
     """Kubelet's order of NUMA nodes: fewer first, then lower-numbered ones."""
-    return len(nodes), sum(1 << node for node in nodes)
+    return len(nodes), _mask(nodes)
 
 
 def _given(memory: Memory, affinity: Nodes | None, parts: Iterable[tuple[str, Amounts]]) -> Memory | None:
@@ -95,39 +95,47 @@ def _given(memory: Memory, affinity: Nodes | None, parts: Iterable[tuple[str, Am
     return memory
 
 
-Merged = tuple["Nodes", "Nodes | None", bool]
-"""NUMA nodes in common so far; those that all have named alike, if they have; whether all is preferred yet."""
+Merged = tuple[int, int, bool]
+"""NUMA nodes in common so far; those that all have named alike, if they have; whether all is preferred yet. Sets of
+NUMA nodes are masks here, as there are thousands of combinations."""
 
 
 def _best_effort(machine: Nodes, wants: Sequence[Want], memory: Sequence[Hint], kinds: int) -> Nodes:
     """Give the NUMA nodes that kubelet decides on under best-effort. kinds: of memory, which have those hints each."""
     providers = [list(_hints(machine, want)) for want in wants if any(want.nodes.values())]
-    providers += [[(hint.nodes, hint.preferred) for hint in memory]] * kinds if memory else []
-    narrowest = [min((len(nodes) for nodes, _ in own if nodes is not None), default=0) for own in providers]
+    providers += [[(_mask(hint.nodes), hint.preferred) for hint in memory]] * kinds if memory else []
+    narrowest = [min((nodes.bit_count() for nodes, _ in own if nodes), default=0) for own in providers]
     enough = max(narrowest, default=0)
-    merged: set[Merged] = {(machine, ANYWHERE, True)}
+    everywhere = _mask(machine)
+    merged: set[Merged] = {(everywhere, ANYWHERE, True)}
     for own in providers:
         merged = {_merge(one, nodes, preferred=preferred) for one in merged for nodes, preferred in own}
 
     def rank(one: Merged) -> tuple[int, int, int, int]:
         nodes, _, preferred = one
+        many = nodes.bit_count()
         if preferred:
-            return (0, 0, *order(nodes))
-        return (1, enough - len(nodes), *order(nodes)) if len(nodes) <= enough else (2, 0, *order(nodes))
+            return 0, 0, many, nodes
+        return (1, enough - many, many, nodes) if many <= enough else (2, 0, many, nodes)
 
-    return min((one for one in merged if one[0]), key=rank, default=(machine, ANYWHERE, False))[0]
+    best, _, _ = min((one for one in merged if one[0]), key=rank, default=(everywhere, ANYWHERE, False))
+    return frozenset(node for node in machine if best >> node & 1)
 
 
-def _hints(machine: Nodes, want: Want) -> Iterator[tuple[Nodes | None, bool]]:
+def _hints(machine: Nodes, want: Want) -> Iterator[tuple[int, bool]]:
     if len(want.free) < want.count:
         yield ANYWHERE, False
     else:
-        yield from ((hint.nodes, hint.preferred) for hint in hints(machine, want.nodes, want.free, want.count))
+        yield from ((_mask(hint.nodes), hint.preferred) for hint in hints(machine, want.nodes, want.free, want.count))
 
 
-def _merge(one: Merged, nodes: Nodes | None, *, preferred: bool) -> Merged:
+def _merge(one: Merged, nodes: int, *, preferred: bool) -> Merged:
     common, named, so_far = one
-    if nodes is None:
-        return common, named if so_far and preferred else None, so_far and preferred
-    alike = so_far and preferred and named in (None, nodes)
-    return common & nodes, nodes if alike else None, alike
+    if nodes == ANYWHERE:
+        return common, named if so_far and preferred else ANYWHERE, so_far and preferred
+    alike = so_far and preferred and named in {ANYWHERE, nodes}
+    return common & nodes, nodes if alike else ANYWHERE, alike
+
+
+def _mask(nodes: Iterable[int]) -> int:
+    return sum(1 << node for node in nodes)

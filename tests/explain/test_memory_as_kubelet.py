@@ -32,7 +32,6 @@ pytestmark = pytest.mark.go
 GI, MI = 1 << 30, 1 << 20
 MORE = "GPUPLUGIN_TEST_MORE" in os.environ
 PODS = 1000 if MORE else 200
-MACHINES = ["hgx-h100", *(["dgx-a100"] if MORE else [])]
 HUGE = {"2Mi": (2048, 32), "1Gi": (1 << 20, 16)}
 """Huge pages of each NUMA node: size in KiB, and how many Gi of them there are."""
 
@@ -53,10 +52,28 @@ def on(program: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
         yield running
 
 
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """cores: the threads of each · memory: bytes."""
+
+    cores: list[list[int]]
+    memory: int
+
+
+def numa_nodes(on: Bench, parts: int) -> list[NumaNode]:
+    """The machine's, each in so many parts: the second ones are numbered after all first ones, and have no GPUs."""
+    whole = [node.cores(each.cpus) for each in on.machine.numa_nodes]
+    return [
+        NumaNode(cores[part * len(cores) // parts : (part + 1) * len(cores) // parts], memory * GI // parts)
+        for part in range(parts)
+        for cores, memory in zip(whole, on.machine.memory_gib, strict=True)
+    ]
+
+
 @contextmanager
-def kubelet(on: Bench, policy: str, scope: str) -> Iterator[node.Kubelet]:
+def kubelet(on: Bench, nodes: list[NumaNode], policy: str, scope: str) -> Iterator[node.Kubelet]:
     """A kubelet that gives memory out, and 1 Gi of it to the system."""
-    hardware = node.hardware(on.machine)
+    reserved = node.hardware(on.machine).reserved
     node.forget(on.folder)
     with node.kubelet(on.program) as running:
         running.ask(
@@ -67,17 +84,17 @@ def kubelet(on: Bench, policy: str, scope: str) -> Iterator[node.Kubelet]:
                 "options": {},
                 "cpu_policy": "static",
                 "memory_policy": "Static",
-                "reserved": ",".join(map(str, sorted(hardware.reserved))),
+                "reserved": ",".join(map(str, sorted(reserved))),
                 "reserved_memory": GI,
                 "nodes": [
                     {
-                        "socket": number,
-                        "cores": node.cores(each.cpus),
-                        "memory": on.machine.memory_gib[number] * GI,
+                        "socket": number % len(on.machine.numa_nodes),
+                        "cores": each.cores,
+                        "memory": each.memory,
                         "huge_pages": {str(kib): gi * GI // (kib << 10) for kib, gi in HUGE.values()},
-                        "distances": list(each.distances),
+                        "distances": [10 if other == number else 21 for other in range(len(nodes))],
                     }
-                    for number, each in enumerate(on.machine.numa_nodes)
+                    for number, each in enumerate(nodes)
                 ],
             }
         )
@@ -110,9 +127,9 @@ class Container:
         return Asked(name, {node.GPU: self.gpus, CPU: 0 if rest else cpus, "memory": self.memory, **huge})
 
 
-def container(chance: random.Random, on: Bench) -> Container:
+def container(chance: random.Random, nodes: list[NumaNode]) -> Container:
     """Small ones mostly, and now and then one that no NUMA node has enough for."""
-    cpus, most = len(on.machine.numa_nodes[0].cpus), on.machine.memory_gib[0]
+    cpus, most = sum(map(len, nodes[0].cores)), nodes[0].memory // GI
     milli = chance.randint(1, cpus // 4) * 1000 if chance.random() < 0.8 else chance.randint(1, 9) * 1000 + 500
     memory = chance.choice([1, 4, most // 8, most // 4, most // 4, most // 2, most - 60, most + most // 4]) * GI
     huge = {}
@@ -123,7 +140,7 @@ def container(chance: random.Random, on: Bench) -> Container:
     return Container(chance.choice([0, 1, 1, 1, 2, 2, 3, 4, 5]), milli, memory, huge)
 
 
-def there(on: Bench, given: dict[str, list[str]]) -> tuple[dict[str, Stock], Memory]:
+def there(on: Bench, nodes: list[NumaNode], given: dict[str, list[str]]) -> tuple[dict[str, Stock], Memory]:
     """What the node has. given: GPUs by pod, of those pods that there are."""
     hardware, states = node.hardware(on.machine), read_states(on.folder, Place(on.folder, "/elsewhere"))
     assert states.cpus is not None
@@ -138,7 +155,7 @@ def there(on: Bench, given: dict[str, list[str]]) -> tuple[dict[str, Stock], Mem
         node.GPU: Stock(node.GPU, gpus, {gpu: f"pod {pod}" for pod, its in given.items() for gpu in its}),
         CPU: Stock(
             CPU,
-            {str(cpu): frozenset({numa}) for cpu, numa in hardware.cpus.items()},
+            {str(cpu): frozenset({numa}) for numa, own in enumerate(nodes) for core in own.cores for cpu in core},
             {str(cpu): who for cpu, who in cpus.items()},
             {str(cpu): SYSTEM for cpu in hardware.reserved},
         ),
@@ -146,24 +163,33 @@ def there(on: Bench, given: dict[str, list[str]]) -> tuple[dict[str, Stock], Mem
     return stocks, memory
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("policy", Policy)
-@pytest.mark.parametrize("on", MACHINES, indirect=True)
-def test_what_was_foretold_is_what_kubelet_does(on: Bench, policy: Policy, scope: str):
-    rules = Rules(policy, frozenset(range(len(on.machine.numa_nodes))), scope == "pod")
-    chance = random.Random(f"{policy}/{scope}")
+RUNS = [
+    *((policy, scope, 1, PODS) for policy in (Policy.SINGLE_NUMA_NODE, Policy.RESTRICTED) for scope in SCOPES),
+    *((Policy.BEST_EFFORT, scope, 1, PODS) for scope in SCOPES),
+    (Policy.NONE, "container", 1, PODS // 2),
+    (Policy.RESTRICTED, "container", 2, PODS // 2),
+    (Policy.BEST_EFFORT, "container", 2, PODS // 2),
+]
+
+
+@pytest.mark.parametrize(("policy", "scope", "parts", "pods"), RUNS)
+@pytest.mark.parametrize("on", ["hgx-h100"], indirect=True)
+def test_what_was_foretold_is_what_kubelet_does(on: Bench, policy: Policy, scope: str, parts: int, pods: int):
+    nodes = numa_nodes(on, parts)
+    rules = Rules(policy, frozenset(range(len(nodes))), scope == "pod")
+    chance = random.Random(f"{policy}/{scope}/{parts}")
     given: dict[str, list[str]] = {}
     wrong: list[tuple[list[Container], Fit, dict[str, Any]]] = []
     tally: Counter[str] = Counter()
     helped = 0
-    with kubelet(on, policy, scope) as running:
-        for number in range(PODS):
+    with kubelet(on, nodes, policy, scope) as running:
+        for number in range(pods):
             while given and chance.random() < 0.4:
                 gone = chance.choice(sorted(given))
                 running.ask(remove=gone)
                 del given[gone]
-            pod = [container(chance, on) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
-            stocks, memory = there(on, given)
+            pod = [container(chance, nodes) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+            stocks, memory = there(on, nodes, given)
             said = would_admit(rules, stocks, [each.asked(f"c{i}") for i, each in enumerate(pod)], memory)
             helped += bool(said.ending) and any(lack.resource != node.GPU for lack in said.in_the_way)
             did = running.ask(
@@ -175,7 +201,7 @@ def test_what_was_foretold_is_what_kubelet_does(on: Bench, policy: Policy, scope
             if did["admitted"]:
                 given[f"pod-{number}"] = [gpu for each in did["containers"] for gpu in each["devices"]]
     assert wrong == []
-    assert tally["admitted"] > PODS // 5
+    assert tally["admitted"] > pods // 5
     refusals = {NOT_ALIGNED} if rules.strict else {NOT_THERE}
-    assert sum(tally[reason] for reason in refusals) > PODS // 10
+    assert sum(tally[reason] for reason in refusals) > pods // 10
     assert helped > 0
