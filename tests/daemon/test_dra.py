@@ -96,7 +96,9 @@ class Claims:
         return self.api.put(f"{CLAIMS}/{name}", {"metadata": {"name": name, "namespace": "team"}, "status": status})
 
     async def call(self, what, name, uid):
-        (path,) = (self.bench.folder / "plugins" / DRIVER).glob("gpuplugin-dra-*.sock")
+        folder = self.bench.folder / "plugins" / DRIVER
+        await self.until(lambda: list(folder.glob("gpuplugin-dra-*.sock")), "a socket to call")
+        (path,) = folder.glob("gpuplugin-dra-*.sock")
         async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
             request = getattr(v1, f"Node{what}ResourcesRequest")(
                 claims=[v1.Claim(namespace="team", name=name, uid=uid)]
@@ -106,8 +108,12 @@ class Claims:
         return answer.claims[uid]
 
     async def prepare(self, name, *devices):
+        """Put a claim and have it prepared, again and again while the daemon has just started, as kubelet would."""
         uid = self.put(name, *devices)["metadata"]["uid"]
-        return uid, await self.call("Prepare", name, uid)
+        async with asyncio.timeout(SOON):
+            while "not been looked at yet" in (answer := await self.call("Prepare", name, uid)).error:
+                await asyncio.sleep(0.02)
+        return uid, answer
 
 
 @pytest.fixture
