@@ -47,6 +47,7 @@ class Owners:
     def __init__(self, node: Node, records: Callable[[], Ledger]) -> None:
         self._node, self._records = node, records
         self.pods = Ledger()
+        self._said: tuple[Hold, ...] = ()
         self._for_claims, self._turn = node.config.dra, 0
         self._cleared: frozenset[GpuUuid] = frozenset()
         self._offered: Mapping[GpuUuid, str] = {}
@@ -92,7 +93,8 @@ class Owners:
     def take(self, question: Question, offered: Allocatable, found: PodResources) -> bool:
         """Take kubelet's answer over: what it could still give, asked first, and what pods have. True: that is news.
 
-        A GPU that it could still give a moment ago is asked for once more: it may be about to tell of its pod.
+        A GPU that it could still give a moment ago is asked for once more: it may be about to tell of its pod. What a pod
+        had is its own until two answers in a row do not have it: a kubelet that has just started knows few pods.
         """
         inventory = self._node.inventory
         if question.turn != self._turn or inventory is None:
@@ -107,7 +109,8 @@ class Owners:
             for resource, device in offered.devices
             if (uuid := without_replica(device)[0]) in whose
         }
-        self.pods = Ledger(tuple(_holds(found, whose)))
+        said = tuple(_holds(found, whose))
+        self.pods, self._said = Ledger(tuple(dict.fromkeys((*said, *self._said)))), said
         clear = question.gpus & self._of_claims() - not_yet
         self._cleared = (self._cleared | clear) - self._offered.keys()
         return before != (self.pods, self._cleared, self._offered)
