@@ -93,8 +93,8 @@ class Owners:
     def take(self, question: Question, offered: Allocatable, found: PodResources) -> bool:
         """Take kubelet's answer over: what it could still give, asked first, and what pods have. True: that is news.
 
-        A GPU that it could still give a moment ago is asked for once more: it may be about to tell of its pod. What a pod
-        had is its own until two answers in a row do not have it: a kubelet that has just started knows few pods.
+        A GPU that it could still give a moment ago is asked for once more: it may be about to tell of its pod. What a
+        pod had is its own until two answers in a row do not have it: a kubelet that has just started knows few pods.
         """
         inventory = self._node.inventory
         if question.turn != self._turn or inventory is None:
