@@ -33,8 +33,11 @@ def uncordon(gpu: str, state: Path | None, simulate: str | None) -> int:
 
 
 def show(state: Path | None, *, as_json: bool) -> None:
-    """List what is cordoned."""
-    found = _cordons(state).read()
+    """List what is cordoned. Raises CordonRefused where that cannot be read."""
+    try:
+        found = _cordons(state).read()
+    except OSError as error:
+        raise CordonRefused(f"{error.filename}: {error.strerror}; run it as root, or give another --state") from error
     if as_json:
         show_json([{"gpu": gpu, **asdict(one)} for gpu, one in found.items()])
         return

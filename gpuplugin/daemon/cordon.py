@@ -57,21 +57,28 @@ class Cordons:
 
     @property
     def stamp(self) -> tuple[tuple[str, int, int], ...]:
-        """Something that differs when there is anything to read anew."""
-        try:
-            with os.scandir(self._folder) as entries:
-                files = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(".json")]
-        except OSError:
-            return ()
-        return tuple(sorted((name, stat.st_ino, stat.st_mtime_ns) for name, stat in files))
+        """Something that differs when there is anything to read anew. Raises OSError where that cannot be seen."""
+        found = []
+        for path in self._files():
+            with suppress(FileNotFoundError):  # taken away meanwhile
+                status = path.stat()
+                found.append((path.name, status.st_ino, status.st_mtime_ns))
+        return tuple(found)
 
     def read(self) -> Mapping[GpuUuid, Cordon]:
-        """Give all, by GPU. No folder: there are none."""
+        """Give all, by GPU. No folder: there are none. Raises OSError where it cannot be seen."""
         found = {}
-        for path in sorted(self._folder.glob("*.json")):
-            if (gpu := gpu_uuid(path.stem)) is not None:
-                found[gpu] = _read(path)
+        for path in self._files():
+            if (gpu := gpu_uuid(path.stem)) is not None and (cordon := _read(path)) is not None:
+                found[gpu] = cordon
         return found
+
+    def _files(self) -> list[Path]:
+        try:
+            names = os.listdir(self._folder)  # noqa: PTH208 - Path.glob takes a folder that cannot be read for empty
+        except FileNotFoundError:
+            return []
+        return [self._folder / name for name in sorted(names) if name.endswith(".json")]
 
     def put(self, gpu: GpuUuid, reason: str) -> Path:
         """Cordon a GPU, or change the reason; it is on disk when this returns. Raises CordonRefused."""
@@ -95,6 +102,7 @@ class Cordons:
         path = self._folder / f"{gpu}.json"
         try:
             path.unlink()
+            _sync(self._folder)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -110,13 +118,22 @@ class CordonWatch:
     def __init__(self, cordons: Cordons, tell: Callable[[Mapping[GpuUuid, str]], object]) -> None:
         self._cordons, self._tell = cordons, tell
         self._seen: object = None
+        self._trouble = ""
 
     def look(self) -> None:
-        """Read them where anything has changed."""
-        stamp = self._cordons.stamp
-        if stamp != self._seen:
+        """Read them where anything has changed; while they cannot be read, what was told last holds."""
+        try:
+            stamp = self._cordons.stamp
+            found = self._cordons.read() if stamp != self._seen else None
+        except OSError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.error("it is not known which GPUs are cordoned: what held before holds", reason=self._trouble)  # noqa: TRY400 - for people
+            return
+        self._trouble = ""
+        if found is not None:
             self._seen = stamp
-            self._tell({gpu: cordon.reason for gpu, cordon in self._cordons.read().items()})
+            self._tell({gpu: cordon.reason for gpu, cordon in found.items()})
 
     async def keep_watching(self) -> None:
         """Look every second."""
@@ -132,10 +149,12 @@ def _close(folder: Path) -> None:
         folder.parent.chmod(_FOLDER_MODE)
 
 
-def _read(path: Path) -> Cordon:
+def _read(path: Path) -> Cordon | None:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         return Cordon(str(values["reason"])[:LONGEST_REASON], str(values.get("since", "")))
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         log.error("a cordon makes no sense: it holds all the same", path=str(path), reason=str(error))  # noqa: TRY400
         return Cordon(f"{path} makes no sense; write it anew, or take it away, with gpuplugin cordon and uncordon")
@@ -153,11 +172,15 @@ def _write(path: Path, text: str) -> None:
         with suppress(FileNotFoundError):
             Path(name).unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def _unwritable(path: Path, error: OSError) -> CordonRefused:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gpuplugin.errors import KubeError, KubeInvalid, KubeUnconfigured
+from gpuplugin.errors import KubeError, KubeUnconfigured
+from gpuplugin.explain.quantity import whole
+from gpuplugin.kube.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 Offers = tuple["OfferedResource", ...]
 
 
@@ -44,21 +46,28 @@ async def lift(config: Config, offers: Callable[[], Offers | None]) -> None:
 
 
 async def _lift(kube: Kube, name: str, key: str, offers: Callable[[], Offers | None]) -> None:
-    said = ""
+    pauses, said, asked_for = Backoff(LOOK_SECONDS, LONGEST_PAUSE_SECONDS), "", None
     while True:
+        now = offers()
+        if now is None or not all(map(_offers_any, now)):
+            await asyncio.sleep(LOOK_SECONDS)  # no answer of the API server could lift it
+            continue
+        if now != asked_for:
+            asked_for = now
+            pauses.reset()
+        trouble = ""
         try:
-            now = offers()
-            if now is not None and await lift_once(kube, name, key, now):
+            if await lift_once(kube, name, key, now):
                 log.info("startup taint lifted", node=name, taint=key)
                 return
-            said = ""
-        except KubeInvalid:
-            pass  # somebody changed the taints since we looked: look again
-        except KubeError as error:
-            if str(error) != said:
-                said = str(error)
-                log.warning("the startup taint is still on the node", taint=key, reason=said)
-        await asyncio.sleep(LOOK_SECONDS)
+        except (
+            KubeError
+        ) as error:  # KubeInvalid: somebody changed the taints since we looked, or may refuse it for ever
+            trouble = str(error)
+        if trouble and trouble != said:
+            log.warning("the startup taint is still on the node", taint=key, reason=trouble)
+        said = trouble
+        await asyncio.sleep(pauses.next())
 
 
 async def lift_once(kube: Kube, name: str, key: str, offers: Offers) -> bool:
@@ -79,7 +88,16 @@ async def lift_once(kube: Kube, name: str, key: str, offers: Offers) -> bool:
 
 def can_be_had(offers: Offers, allocatable: Mapping[str, str]) -> bool:
     """Whether a Node object says that all usable devices are there. Broken devices alone are none that can be had."""
-    return all(
-        allocatable.get(offer.name, "0") == f"{offer.usable}" and (offer.usable > 0 or offer.size == 0)
-        for offer in offers
-    )
+    return all(_offers_any(offer) and _number(allocatable.get(offer.name, "0")) == offer.usable for offer in offers)
+
+
+def _offers_any(offer: OfferedResource) -> bool:
+    return offer.usable > 0 or offer.size == 0
+
+
+def _number(text: str) -> int | None:
+    """Read a quantity: the API server writes 1000 as ``1k``. None where it is none."""
+    try:
+        return whole(text)
+    except ValueError:
+        return None

@@ -1,5 +1,7 @@
 """A GPU that an operator takes out of service stays out, whoever restarts, until it is let back."""
 
+import errno
+import os
 import stat
 
 import pytest
@@ -99,6 +101,35 @@ def test_a_watch_tells_when_something_has_changed_and_only_then(cordons):
     cordons.take_away(UUID)
     watch.look()
     assert told == [{}, {UUID: "one"}, {UUID: "by hand"}, {}]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EMFILE])
+def test_what_was_told_holds_while_the_folder_cannot_be_read_and_that_is_said_once(cordons, monkeypatch, code):
+    told = []
+    watch = CordonWatch(cordons, told.append)
+    cordons.put(UUID, "one")
+    watch.look()
+
+    def refuse(folder):
+        raise OSError(code, os.strerror(code), str(folder))
+
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        broken.setattr(os, "listdir", refuse)
+        watch.look()
+        watch.look()
+    assert told == [{UUID: "one"}]
+    (line,) = logs
+    assert os.strerror(code) in line["reason"]
+    cordons.take_away(UUID)
+    watch.look()
+    assert told[-1] == {}
+
+
+def test_one_that_is_taken_away_while_it_is_read_is_none(cordons):
+    cordons.put(UUID, "x").unlink()
+    (cordons._folder / f"{UUID}.json").symlink_to("nowhere")
+    assert cordons.read() == {}
+    assert cordons.stamp == ()
 
 
 @pytest.mark.parametrize("text", ["GPU-x", "", "3", f"{UUID} ", f"MIG-{UUID[4:]}", f"../{UUID}"])

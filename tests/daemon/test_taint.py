@@ -52,6 +52,10 @@ class FakeKube:
         ((offer(7, 8),), {"nvidia.com/gpu": "7"}, True),
         ((offer(0, 8),), {"nvidia.com/gpu": "0"}, False),
         ((offer(8, 8), offer(2, 2, "nvidia.com/mig-3g.40gb")), {"nvidia.com/gpu": "8"}, False),
+        ((offer(1000, 1000),), {"nvidia.com/gpu": "1k"}, True),
+        ((offer(1000, 1000),), {"nvidia.com/gpu": "1e3"}, True),
+        ((offer(1000, 1000),), {"nvidia.com/gpu": "999"}, False),
+        ((offer(8, 8),), {"nvidia.com/gpu": "eight"}, False),
         ((offer(0, 0),), {}, True),
         ((), {}, True),
     ],
@@ -87,8 +91,47 @@ async def test_it_stays_until_kubelet_has_told_the_api_server_and_refusals_are_s
     async with asyncio.timeout(20):
         await taint._lift(kube, "n", KEY, lambda: (offer(8, 8),))
     assert kube.taints == (THEIRS,)
-    assert len(warnings) == 1
-    assert "nodes" in warnings[0]["reason"]
+    assert [("test failed" in said["reason"], "nodes" in said["reason"]) for said in warnings] == [
+        (True, True),
+        (False, True),
+    ]
+
+
+async def test_the_api_server_is_asked_ever_more_rarely_and_not_at_all_while_no_answer_could_help(monkeypatch):
+    asked, slept = [], []
+    kube = FakeKube("0")
+    node = kube.node
+
+    async def counted(name):
+        asked.append(len(slept))
+        return await node(name)
+
+    async def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 40:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(kube, "node", counted)
+    monkeypatch.setattr(taint.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await taint._lift(kube, "n", KEY, lambda: (offer(0 if len(slept) < 20 else 8, 8),))
+    assert min(asked) == 20, "all GPUs were broken until then"
+    assert min(slept[30:]) >= 30
+
+
+async def test_it_is_asked_at_once_again_when_something_else_is_offered(monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 20:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(taint.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await taint._lift(FakeKube("0"), "n", KEY, lambda: (offer(8 if len(slept) < 15 else 7, 8),))
+    assert slept[14] > 10
+    assert slept[15] <= taint.LOOK_SECONDS
 
 
 def test_the_daemon_must_know_its_nodes_name():
