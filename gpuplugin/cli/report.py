@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 import time
 from pathlib import Path
@@ -42,8 +43,8 @@ def show(output: str, *, as_json: bool) -> int:
 def write(path: Path, files: dict[str, str]) -> None:
     """Write a tar.gz that root alone can read, with all files in one folder. Raises OSError."""
     now = int(time.time())
-    with path.open("xb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-        path.chmod(_MODE)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    with open(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:  # noqa: PTH123 - a descriptor
         for name, text in files.items():
             content = text.encode()
             member = tarfile.TarInfo(f"{FOLDER}/{name}")

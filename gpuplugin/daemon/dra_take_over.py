@@ -49,8 +49,9 @@ def warn_of_claims(config: Config) -> None:
         return
     if gpus := sorted({device.gpu for record in left for device in record.devices}):
         log.warning(
-            "claims of another driver have GPUs that are handed out again here: set dra.gpus until they have ended",
+            "claims of another driver have GPUs that are handed out again here",
             gpus=gpus,
+            reason="dra.gpus is not set, so nobody holds them back: set it until those claims have ended",
         )
 
 
@@ -87,7 +88,8 @@ async def watch(before: Predecessor) -> None:
         await asyncio.sleep(WATCH_SECONDS)
         socket = before.serves()
         if socket and not there:
-            log.error("another driver serves claims beside this one: remove one of them", socket=str(socket))
+            reason = f"{socket} answers too, and kubelet asks the one that registered last: remove one of the two"
+            log.error("another driver serves claims beside this one", reason=reason)
         there = socket is not None
 
 
