@@ -138,9 +138,15 @@ class Memory:
         return Memory(self.allocatable, (*self.shares, *own), after)
 
     def without(self, holders: Collection[str]) -> Memory:
-        """The same without what these have."""
+        """The same after these have ended, each share taken back as kubelet does."""
         left = tuple(share for share in self.shares if share.who not in holders)
-        return self if len(left) == len(self.shares) else Memory(self.allocatable, left)
+        if len(left) == len(self.shares):
+            return self
+        after = dict(self.given)
+        for share in self.shares:
+            if share.who in holders:
+                _take_back(after, share, self.allocatable)
+        return Memory(self.allocatable, left, after)
 
     def empty(self) -> Memory:
         """The same with nothing given out."""
@@ -188,3 +194,16 @@ def _give(nodes: dict[int, NodeMemory], share: Share) -> None:
             left -= taken
             free = {**own.free, share.resource: own.free.get(share.resource, 0) - taken}
             nodes[node] = NodeMemory(free, own.assignments + 1, group)
+
+
+def _take_back(nodes: dict[int, NodeMemory], share: Share, allocatable: Mapping[int, Mapping[str, int]]) -> None:
+    """Give a block back to its NUMA nodes, the first ones first; one that nothing lies on any more stands alone."""
+    left, name = share.size, share.resource
+    for node in share.nodes:
+        if node in nodes:
+            own = nodes[node]
+            back = min(left, allocatable[node].get(name, 0) - own.free.get(name, 0))
+            left -= back
+            free = {**own.free, name: own.free.get(name, 0) + back}
+            number = own.assignments - 1
+            nodes[node] = NodeMemory(free, number, own.group if number else frozenset({node}))

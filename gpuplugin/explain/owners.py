@@ -104,20 +104,21 @@ def memory_held(state: MemoryState | None, listed: Listed, pods: Mapping[str, st
         note = "memory that init containers have left to their pod is not told of: memory_manager_state is not seen"
         return Memory(listed.memory_of_nodes, tuple(told)), [note]
     shares = [
-        Share(holder(pods[uid], container), block.resource, block.nodes, block.size)
+        Share(holder(pods[uid], container) if uid in pods else uid, block.resource, block.nodes, block.size)
         for (uid, container), blocks in state.own.items()
-        if uid in pods
         for block in blocks
     ]
-    missing = [share for share in told if share not in shares]
     ended = {uid for uid, _ in state.own} - pods.keys()
     notes = [
-        f"memory of a pod that kubelet no longer lists (UID {uid}) is still written down: {_NEXT}" for uid in ended
+        f"memory of a pod that kubelet no longer lists (UID {uid}) is still written down: {_NEXT}"
+        for uid in sorted(ended)
     ]
     allocatable = {node: own.allocatable for node, own in state.nodes.items()}
-    if missing or ended:
-        return Memory(allocatable, (*shares, *missing)), notes
-    return Memory(allocatable, tuple(shares), _as_they_stand(state)), notes
+    memory = Memory(allocatable, tuple(shares), _as_they_stand(state)).without(ended)
+    for share in told:
+        if share not in shares:  # given since the file was written
+            memory = memory.with_(share.who, frozenset(share.nodes), {share.resource: share.size})
+    return memory, notes
 
 
 def _as_they_stand(state: MemoryState) -> dict[int, NodeMemory]:

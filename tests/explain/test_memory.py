@@ -76,6 +76,18 @@ def test_a_share_over_nodes_takes_from_the_first_first():
     assert held.with_("pod d", frozenset({0, 1}), {"memory": 30}).free("memory") == 50
 
 
+def test_what_is_taken_back_leaves_what_the_others_have_made_of_it():
+    """Kubelet keeps the group that was given last, until nothing lies on a node any more."""
+    alone = memory(JOINED).with_("pod a", frozenset({1}), {"memory": 10})
+    after = alone.without(["pod b"])
+    assert [(each.free["memory"], each.assignments, each.group) for each in after.given.values()] == [
+        (100, 0, frozenset({0})),
+        (90, 1, frozenset({1})),
+    ]
+    joined = memory(ALONE).with_("pod b", frozenset({0, 1}), {"memory": 10}).without(["pod a"])
+    assert hints(joined, {"memory": 10}) == {(0, 1): False}
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0"), (7, "7"), (1024, "1Ki"), (64 * GI, "64Gi"), (3 * GI // 2, "1536Mi"), (GI + 1, "1.0Gi")],
