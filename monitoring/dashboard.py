@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queries import POD_MEMORY, POD_POWER, POD_UTILIZATION, UTILIZATION, named
 
 from gpuplugin.metrics import registry
 from gpuplugin.model.telemetry import Quantity
+
+if TYPE_CHECKING:
+    from gpuplugin.metrics.series import Series
 
 WIDTH: Final = 24
 DATA_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
@@ -21,7 +24,10 @@ OURS: Final = f" and on (instance) {registry.BUILD_INFO.name}"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """queries: by legend · unit: Grafana's name of it · kind: of panel · width: of 24 columns · most: of the axis."""
+    """queries: by legend · unit: Grafana's name of it · kind: of panel · width: of 24 columns · most: of the axis.
+
+    columns: of a table, from left to right, with their pixels; 0 for what is left.
+    """
 
     title: str
     unit: str
@@ -30,16 +36,31 @@ class Panel:
     width: int = 8
     most: float | None = None
     about: str = ""
+    columns: tuple[tuple[str, int], ...] = ()
 
 
-def device(title: str, unit: str, quantity: Quantity, *, most: float | None = None, about: str = "") -> Panel:
+def device(
+    title: str, unit: str, quantity: Quantity, *, most: float | None = None, about: str = "", width: int = 8
+) -> Panel:
     """A measured quantity of the chosen devices."""
-    return Panel(title, unit, {DEVICE: f"{named(quantity)}{CHOSEN}"}, most=most, about=about)
+    return Panel(title, unit, {DEVICE: f"{named(quantity)}{CHOSEN}"}, width=width, most=most, about=about)
 
 
-def rate(title: str, unit: str, quantity: Quantity, *, factor: str = "") -> Panel:
+def rate(title: str, unit: str, quantity: Quantity, *, factor: str = "", most: float | None = None) -> Panel:
     """What a counter of the chosen devices grows by a second."""
-    return Panel(title, unit, {DEVICE: f"rate({named(quantity)}{CHOSEN}[$__rate_interval]){factor}"})
+    return Panel(title, unit, {DEVICE: f"rate({named(quantity)}{CHOSEN}[$__rate_interval]){factor}"}, most=most)
+
+
+def told(title: str, series: Series, width: int, about: str, *columns: tuple[str, int]) -> Panel:
+    """A table of what an info series tells in its labels, and of nobody else's labels."""
+    names = ", ".join(name for name, _ in columns)
+    query = f"max by ({names}) ({series.name}) == 1"
+    return Panel(title, "none", {"": query}, "table", width, about=about, columns=columns)
+
+
+def summed(series: Series, *labels: str) -> str:
+    """What a counter grows by a second on all nodes together."""
+    return f"sum by ({', '.join(labels)}) (rate({series.name}[$__rate_interval]))"
 
 
 ROWS: Final[dict[str, tuple[Panel, ...]]] = {
@@ -49,22 +70,20 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel("GPUs free", "none", {"": f"sum({registry.FREE_GPUS.name})"}, "stat", 4),
         Panel("Power", "watt", {"": f"sum({named(Quantity.POWER)}{CHOSEN})"}, "stat", 4),
         Panel("Busy", "percentunit", {"": f"avg({UTILIZATION})"}, "stat", 4, 1),
-        Panel("XIDs in a day", "none", {"": f"sum(increase({registry.XIDS.name}[1d]))"}, "stat", 4),
-        Panel(
+        Panel("XIDs in a day", "none", {"": f"round(sum(increase({registry.XIDS.name}[1d])))"}, "stat", 4),
+        told(
             "Out of service, and why",
-            "none",
-            {"": f"{registry.DEVICE_FAULT.name} == 1"},
-            "table",
-            WIDTH // 2,
-            about="Each device that is not handed out, with the reason that the log and kubelet's Events have.",
+            registry.DEVICE_FAULT,
+            14,
+            "Each device that is not handed out, with the reason that the log and kubelet's Events have.",
+            *(("instance", 170), ("gpu", 60), ("GPU_I_ID", 90), ("state", 100), ("reason", 0), ("UUID", 120)),
         ),
-        Panel(
+        told(
             "Faults, also those that only warn",
-            "none",
-            {"": f"{registry.GPU_FAULT.name} == 1"},
-            "table",
-            WIDTH // 2,
-            about="Each fault of a GPU, and what the policy of this node makes of it.",
+            registry.GPU_FAULT,
+            10,
+            "Each fault of a GPU, and what the policy of this node makes of it.",
+            *(("instance", 170), ("gpu", 60), ("fault", 0), ("policy", 100), ("UUID", 120)),
         ),
     ),
     "Pods": (
@@ -82,21 +101,26 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         device("Power", "watt", Quantity.POWER),
         device("Temperature", "celsius", Quantity.GPU_TEMPERATURE),
         device("SM clock", "rotmhz", Quantity.SM_CLOCK),
-        Panel(
-            "NVLink",
-            "Bps",
-            {
-                f"{text} GPU {{{{gpu}}}}": f'rate({series.name}{{gpu=~"$gpu"}}[$__rate_interval])'
-                for text, series in zip(("sent", "received"), registry.NVLINK_SERIES, strict=True)
-            },
+        *(
+            Panel(
+                f"NVLink {text}",
+                "Bps",
+                {"{{instance}} GPU {{gpu}}": f'rate({series.name}{{gpu=~"$gpu"}}[$__rate_interval])'},
+                width=6,
+            )
+            for text, series in zip(("sent", "received"), registry.NVLINK_SERIES, strict=True)
         ),
-        device("PCIe sent", "Bps", Quantity.PCIE_TRANSMIT_RATE),
-        device("PCIe received", "Bps", Quantity.PCIE_RECEIVE_RATE),
+        device("PCIe sent", "Bps", Quantity.PCIE_TRANSMIT_RATE, width=6),
+        device("PCIe received", "Bps", Quantity.PCIE_RECEIVE_RATE, width=6),
     ),
     "Health": (
-        Panel("XIDs", "none", {"XID {{xid}} GPU {{gpu}}": f"increase({registry.XIDS.name}[$__rate_interval])"}),
-        rate("Throttled by heat", "percentunit", Quantity.THROTTLED_BY_TEMPERATURE, factor=" / 1e9"),
-        rate("Throttled to limit power", "percentunit", Quantity.THROTTLED_BY_POWER, factor=" / 1e9"),
+        Panel(
+            "XIDs",
+            "none",
+            {"{{instance}} GPU {{gpu}} XID {{xid}}": f"increase({registry.XIDS.name}[$__rate_interval])"},
+        ),
+        rate("Throttled by heat", "percentunit", Quantity.THROTTLED_BY_TEMPERATURE, factor=" / 1e9", most=1),
+        rate("Throttled to limit power", "percentunit", Quantity.THROTTLED_BY_POWER, factor=" / 1e9", most=1),
         device("Uncorrected ECC errors", "none", Quantity.ECC_UNCORRECTED_VOLATILE),
         device("Rows remapped for uncorrected errors", "none", Quantity.REMAPPED_ROWS_UNCORRECTED),
         rate("NVLink replays", "cps", Quantity.NVLINK_REPLAYS),
@@ -115,14 +139,18 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "none",
             {"{{instance}} {{handed_out_by}}": registry.LARGEST_ALIGNED.name},
         ),
-        Panel("Devices by resource", "none", {"{{resource}} {{state}}": registry.RESOURCE_DEVICES.name}),
-        Panel("Allocations", "cps", {"{{resource}}": f"rate({registry.ALLOCATIONS.name}[$__rate_interval])"}),
+        Panel(
+            "Devices by resource",
+            "none",
+            {"{{resource}} {{state}}": f"sum by (resource, state) ({registry.RESOURCE_DEVICES.name})"},
+        ),
+        Panel("Allocations", "cps", {"{{resource}}": summed(registry.ALLOCATIONS, "resource")}),
         Panel(
             "Refused",
             "cps",
             {
-                "{{resource}} {{reason}}": f"rate({registry.ALLOCATION_ERRORS.name}[$__rate_interval])",
-                "{{call}} {{reason}}": f"rate({registry.PREPARE_ERRORS.name}[$__rate_interval])",
+                "{{resource}} {{reason}}": summed(registry.ALLOCATION_ERRORS, "resource", "reason"),
+                "{{call}} {{reason}}": summed(registry.PREPARE_ERRORS, "call", "reason"),
             },
         ),
         Panel(
@@ -143,7 +171,11 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 f" (rate({registry.NVML_CALLS.name}_bucket[$__rate_interval])))"
             },
         ),
-        Panel("NVML errors", "cps", {"{{call}} {{reason}}": f"rate({registry.NVML_ERRORS.name}[$__rate_interval])"}),
+        Panel(
+            "NVML errors",
+            "cps",
+            {"{{instance}} {{call}} {{reason}}": f"rate({registry.NVML_ERRORS.name}[$__rate_interval])"},
+        ),
         Panel("Collection", "s", {"{{instance}}": registry.COLLECTION.name}),
         Panel("Age of the numbers", "s", {"{{instance}}": f"time() - {registry.COLLECTED.name}"}),
         Panel(
@@ -231,6 +263,8 @@ def _panel(number: int, panel: Panel, at: dict[str, int]) -> dict[str, Any]:
     defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
     if panel.most is not None:
         defaults["max"] = panel.most
+    elif panel.kind == "timeseries" and panel.unit in ("none", "cps"):
+        defaults["custom"] = {"axisSoftMax": 1}  # or nothing at all is drawn on an axis to 100
     made: dict[str, Any] = {
         "id": number,
         "type": panel.kind,
@@ -238,7 +272,10 @@ def _panel(number: int, panel: Panel, at: dict[str, int]) -> dict[str, Any]:
         "description": panel.about,
         "datasource": DATA_SOURCE,
         "gridPos": at,
-        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "fieldConfig": {
+            "defaults": defaults,
+            "overrides": [_wide(name, width) for name, width in panel.columns if width],
+        },
         "targets": [
             {
                 "refId": chr(ord("A") + place),
@@ -268,8 +305,14 @@ def _panel(number: int, panel: Panel, at: dict[str, int]) -> dict[str, Any]:
             "percentChangeColorMode": "standard",
         }
     if table:
-        hidden = ("Time", "Value", "__name__", "job", "endpoint")
-        made["transformations"] = [
-            {"id": "organize", "options": {"excludeByName": dict.fromkeys(hidden, True), "indexByName": {}}}
-        ]
+        order = {name: place for place, (name, _) in enumerate(panel.columns)}
+        hidden = dict.fromkeys(("Time", "Value"), True)
+        made["transformations"] = [{"id": "organize", "options": {"excludeByName": hidden, "indexByName": order}}]
     return made
+
+
+def _wide(column: str, pixels: int) -> dict[str, Any]:
+    return {
+        "matcher": {"id": "byName", "options": column},
+        "properties": [{"id": "custom.width", "value": pixels}],
+    }
