@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from gpuplugin.kube.client import Kube
     from gpuplugin.kube.objects import Device
     from gpuplugin.model.ids import GpuUuid
+    from gpuplugin.model.inventory import Inventory
     from gpuplugin.serving.pod_resources import PodResources
     from gpuplugin.topology.allocate import Tables
 
@@ -245,8 +246,16 @@ class Claims:
         if kept - self._kept_before:
             self._moved.set()
         self._kept_before = frozenset(kept)
-        self._held_before = self._owners.division(inventory).withheld if inventory else {}
+        self._held_before = self._withheld(inventory) if inventory else {}
         return self._held_before
+
+    def _withheld(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
+        division = self._owners.division(inventory)
+        if not self._checkpoint.unreadable:
+            return division.withheld
+        file = self._checkpoint.folder / f"{min(self._checkpoint.unreadable)}.json"
+        why = f"{file} makes no sense: a claim has GPUs, and nobody knows which, until kubelet and API server are asked"
+        return {**dict.fromkeys(division.of(holds.Owner.DEVICE_PLUGIN), why), **division.withheld}
 
     def _records_changed(self) -> None:
         """Have the lists sent anew, where what is recorded keeps a GPU from its owner, or does no longer."""

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+import httpx2 as httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -155,17 +156,29 @@ async def test_claim_on_its_way_that_fails_keeps_no_gpu_from_the_device_plugin(n
         await node.bench.usable(8)
 
 
-async def test_record_that_makes_no_sense_keeps_claims_served(node):
+async def test_record_that_makes_no_sense_keeps_all_gpus_from_the_device_plugin_until_it_is_known_whose_they_are(node):
     with capture_logs() as logs:
         async with daemon(node, ALL):
             await node.published(8)
-            node.api.fail(lambda: OSError("gone"), times=10_000)
-            (node.bench.folder / "plugins" / DRIVER / "claims" / "uid-x.json").write_text("{")
-            reconfigure(node, NONE)
-            await node.bench.usable(8)
-            await asyncio.sleep(1)  # that nothing happens has no end to wait for
+            uid, answer = await node.prepare("train", "gpu-3")
+            assert answer.error == ""
+            node.lister.claims = {"train": ["gpu-3"]}
+            (node.bench.folder / "plugins" / DRIVER / "claims" / f"{uid}.json").write_text("{")
+    for watcher in node.api.watchers:
+        watcher.end()
+    away = [True]
+    node.api.faults.append(lambda _: httpx.ConnectError("cut off") if away else None)
+    with capture_logs() as logs:
+        async with daemon(node, NONE):
+            told = "makes no sense: a claim has GPUs, and nobody knows which"
+            await node.until(lambda: any(told in line["reason"] for line in lines(logs, "withdrawn")), "the reason")
+            await node.bench.usable(0)
+            away.clear()
+            await node.bench.usable(7)
+            assert node.uuid(3) not in node.bench.kubelet.free(GPU)
             assert not lines(logs, END)
-            assert sockets(node)
+            assert (await node.call("Unprepare", "train", uid)).error == ""
+            await node.bench.usable(8)
 
 
 async def test_file_that_gives_gpus_to_claims_without_a_node_name_is_refused(node):
