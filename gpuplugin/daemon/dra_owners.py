@@ -20,6 +20,7 @@ from gpuplugin.plan.ledger import Ledger, divide
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from gpuplugin.config.settings import Dra
     from gpuplugin.daemon.node import Node
     from gpuplugin.model.ids import GpuUuid
     from gpuplugin.model.inventory import Inventory
@@ -50,11 +51,14 @@ class Owners:
         self._said: tuple[Hold, ...] = ()
         self._for_claims, self._turn = node.config.dra, 0
         self._cleared: frozenset[GpuUuid] = frozenset()
+        self._found_for: tuple[Inventory | None, Dra | None] = (None, None)
+        self._found: frozenset[GpuUuid] = frozenset()
         self._offered: Mapping[GpuUuid, str] = {}
 
     def division(self, inventory: Inventory) -> Division:
         """Divide the GPUs, by the configuration that is in force at this moment."""
-        return divide(inventory.gpus, self._node.config.dra.includes, self._records() + self.pods)
+        of_claims = self._of_claims(inventory)
+        return divide(inventory.gpus, lambda gpu: gpu.uuid in of_claims, self._records() + self.pods)
 
     def configured(self) -> bool:
         """Take over what the configuration says by now. True: it says another thing than at the last call.
@@ -115,10 +119,13 @@ class Owners:
         self._cleared = (self._cleared | clear) - self._offered.keys()
         return before != (self.pods, self._cleared, self._offered)
 
-    def _of_claims(self) -> frozenset[GpuUuid]:
-        inventory = self._node.inventory
-        includes = self._node.config.dra.includes
-        return frozenset(gpu.uuid for gpu in (inventory.gpus if inventory else ()) if includes(gpu))
+    def _of_claims(self, inventory: Inventory | None = None) -> frozenset[GpuUuid]:
+        """Give the GPUs of claims, in the newest inventory unless one is given; found out once, as it is asked often."""
+        inventory, dra = inventory or self._node.inventory, self._node.config.dra
+        if inventory is not self._found_for[0] or dra is not self._found_for[1]:
+            self._found_for = inventory, dra
+            self._found = frozenset(gpu.uuid for gpu in (inventory.gpus if inventory else ()) if dra.includes(gpu))
+        return self._found
 
 
 def _holds(found: PodResources, whose: Mapping[str, GpuUuid]) -> Iterator[Hold]:
