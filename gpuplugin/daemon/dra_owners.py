@@ -120,7 +120,7 @@ class Owners:
         return before != (self.pods, self._cleared, self._offered)
 
     def _of_claims(self, inventory: Inventory | None = None) -> frozenset[GpuUuid]:
-        """Give the GPUs of claims, in the newest inventory unless one is given; found out once, as it is asked often."""
+        """Give the GPUs of claims, in the newest inventory unless one is given; kept, as it is asked often."""
         inventory, dra = inventory or self._node.inventory, self._node.config.dra
         if inventory is not self._found_for[0] or dra is not self._found_for[1]:
             self._found_for = inventory, dra
