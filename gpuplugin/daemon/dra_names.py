@@ -16,7 +16,7 @@ import structlog
 from dra.claim import devices_from
 from dra.name_file import load, save
 from dra.names import Names, adopt, adopt_pairs, is_whole, left_behind, name_all
-from dra.slices import DRIVER, Owner
+from dra.slices import DRIVER, Owner, is_ours
 from gpuplugin.errors import CheckpointError, GpuPluginError, KubeError
 from gpuplugin.kube.backoff import Backoff
 from gpuplugin.kube.kinds import SLICES
@@ -70,25 +70,26 @@ class DeviceNames:
     async def start(self) -> Owner:
         """Find out what devices are called already, and whose the slices are to be, however long it takes.
 
-        What prepared claims call them comes first: kubelet and pods have it. Then what we remember, then what is
-        published, which may be the doing of the driver before us.
+        What prepared claims call them comes first: kubelet and pods have it. Then what another driver has published,
+        which was here after us if it was not before. Then what we remember, then what we have published.
         """
         pauses = Backoff(0.5, 30.0)
         records = self._checkpoint.records.values()
         prepared = [device for record in records for device in record.devices if is_whole(device.device)]
-        self.known = adopt_pairs(Names(), ((GpuUuid(device.gpu), device.device) for device in prepared))
         try:
             self._saved, lost = await self._blocking(lambda: load(self._file))
         except CheckpointError as error:
             lost = str(error)
         if lost:
             log.error("device names were lost", reason=lost)
-        self.known = adopt_pairs(self.known, self._saved.by_gpu.items())
         while True:
             try:
                 node = await self._kube.node(self._pool)
                 fields = f"spec.driver={DRIVER},spec.nodeName={self._pool}"
-                self.known = adopt(self.known, (await self._kube.list(SLICES, fields=fields))[0])
+                slices = (await self._kube.list(SLICES, fields=fields))[0]
+                known = adopt_pairs(Names(), ((GpuUuid(device.gpu), device.device) for device in prepared))
+                known = adopt(known, (one for one in slices if not is_ours(one)))
+                self.known = adopt(adopt_pairs(known, self._saved.by_gpu.items()), slices)
             except KubeError as error:
                 if str(error) != self.trouble:
                     self.trouble = str(error)

@@ -5,7 +5,7 @@ import json
 
 from structlog.testing import capture_logs
 
-from tests.daemon.test_dra import DRIVER, NODE, claims  # noqa: F401 - a fixture
+from tests.daemon.test_dra import DRIVER, NODE, SLICE, claims  # noqa: F401 - a fixture
 from tests.dra.leftovers import checkpoint, of_gpu, of_mig, prepared
 
 
@@ -44,9 +44,31 @@ async def test_names_are_those_that_it_gave(claims):  # noqa: F811
     leave(claims, {uid: prepared(of_gpu(9, claims.uuid(2), pool=NODE), mig, pod="train")})
     async with claims.daemon():
         await claims.published(8)
-        devices = claims.api.objects[f"/apis/resource.k8s.io/v1/resourceslices/{NODE}-{DRIVER}-00"]["spec"]["devices"]
-        names = {device["attributes"]["uuid"]["string"]: device["name"] for device in devices}
-        assert (names[claims.uuid(2)], names[claims.uuid(1)]) == ("gpu-9", "gpu-1")
+        assert names(claims, 2, 1) == ["gpu-9", "gpu-1"]
+
+
+async def test_names_that_it_has_published_count_before_those_that_we_remember(claims):  # noqa: F811
+    """It was here after us, and what is allocated by now is allocated by its names."""
+    async with claims.daemon():
+        await claims.published(8)
+    own = claims.api.objects.pop(SLICE)
+    theirs = {"metadata": {"name": f"{NODE}-{DRIVER}-x7k2p"}, "spec": own["spec"] | {"devices": swapped(own)}}
+    claims.api.put(f"{SLICE.removesuffix('00')}x7k2p", theirs)
+    async with claims.daemon():
+        await claims.published(8)
+        assert names(claims, 0, 1, 2) == ["gpu-1", "gpu-0", "gpu-2"]
+    assert [path for path in claims.api.objects if "resourceslices" in path] == [SLICE]
+
+
+def swapped(one):
+    other = {"gpu-0": "gpu-1", "gpu-1": "gpu-0"}
+    return [device | {"name": other.get(device["name"], device["name"])} for device in one["spec"]["devices"]]
+
+
+def names(claims, *indices):  # noqa: F811
+    devices = claims.api.objects[SLICE]["spec"]["devices"]
+    by_uuid = {device["attributes"]["uuid"]["string"]: device["name"] for device in devices}
+    return [by_uuid[claims.uuid(index)] for index in indices]
 
 
 async def test_what_its_claims_hold_is_kept_from_the_device_plugin(claims):  # noqa: F811
