@@ -184,6 +184,7 @@ def container_id(pod: Json) -> str:
 def traces() -> list[Path]:
     """Whatever of the daemon is on the node outside its pods."""
     found = [*SOCKETS.glob("gpuplugin-*"), *Path("/etc/cdi").glob("gpuplugin*"), *Path("/run/gpuplugin").glob("*")]
+    found += Path("/var/lib/gpuplugin").glob("*")
     return [*found, *(entry for folder in {CDI_FOLDER, Path("/run/cdi")} for entry in folder.glob("*gpuplugin*"))]
 
 

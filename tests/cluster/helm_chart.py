@@ -19,7 +19,8 @@ def rendered(*settings: str) -> str:
         helm = build(CHECKOUT / "tests/gocheck/helm")
     except GoMissingError as error:  # the cluster needs Go too
         pytest.fail(str(error))
-    command = [helm, "template", "gpuplugin", CHECKOUT / "charts/gpuplugin", f"--namespace={NAMESPACE}", *settings]
+    chart = CHECKOUT / "charts/gpuplugin"
+    command = [helm, "template", "gpuplugin", chart, f"--namespace={NAMESPACE}", "--no-hooks", *settings]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     objects = [found for found in yaml.safe_load_all(text) if found]
     for found in objects:
