@@ -166,13 +166,14 @@ class ClaimNode(GpuNode):
         finally:
             super().close()
             shutil.rmtree(RECORDS, ignore_errors=True)
+            (RECORDS.parent / "device-names.json").unlink(missing_ok=True)
             for one in self.cluster.api.list("ResourceSlice"):
                 self.cluster.api.delete("ResourceSlice", one["metadata"]["name"])
 
     def _end_all_claims(self) -> None:
         if not self.cluster.is_complete:
             self.cluster.up()
-        pods = [one["metadata"]["name"] for one in self.cluster.api.list("Pod") if one["spec"].get("resourceClaims")]
+        pods = [one["metadata"]["name"] for one in self.cluster.api.list("Pod") if _has_claims(one)]
         if not pods and not self.recorded():
             return
         if self._process is None or self._process.poll() is not None:
@@ -209,6 +210,10 @@ def node_token(cluster: Cluster, node: str = NODE) -> str:
     )
     token: str = answer["status"]["token"]
     return token
+
+
+def _has_claims(pod: Json) -> bool:
+    return bool(pod["spec"].get("resourceClaims") or pod["status"].get("extendedResourceClaimStatus"))
 
 
 def _kubeconfig(cluster: Cluster, token: str) -> Json:

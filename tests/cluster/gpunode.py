@@ -217,6 +217,11 @@ class GpuNode:
         assert all(stat.S_ISCHR(node.st_mode) and os.major(node.st_rdev) == 195 for node in nodes)
         return frozenset(by_minor[os.minor(node.st_rdev)] for node in nodes)
 
+    def kill_container(self, pod: str) -> None:
+        """Have the first process of a pod's container die."""
+        status = self.cluster.api.get("Pod", pod)["status"]["containerStatuses"][0]
+        os.kill(int(_root_of(status["containerID"].rpartition("/")[2]).parent.name), signal.SIGKILL)
+
     def uuids(self, *indices: int) -> frozenset[str]:
         """The UUIDs of GPUs by their NVML index."""
         return frozenset(self.state.snapshot.gpu(index).uuid for index in indices)

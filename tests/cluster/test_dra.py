@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from claims import DRIVER, ClaimNode, claim, claiming_pod, request
-from gpunode import GPU
-from onenode import Cluster
+from gpunode import GPU, SOCKETS
+from onenode import Cluster, Component
+from onenode.layout import NODE
 from onenode.pods import busybox_pod
 
 pytestmark = pytest.mark.cluster
@@ -17,13 +18,19 @@ ISLAND = "gpuplugin.io/nvlinkIsland"
 
 
 @pytest.fixture
-def node(cluster: Cluster, tmp_path) -> Iterator[ClaimNode]:
+def idle_node(cluster: Cluster, tmp_path) -> Iterator[ClaimNode]:
+    """The daemon is not started yet."""
     made = ClaimNode(cluster, tmp_path)
     try:
-        made.start_publishing()
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def node(idle_node: ClaimNode) -> ClaimNode:
+    idle_node.start_publishing()
+    return idle_node
 
 
 def numa(node: ClaimNode, uuids: frozenset[str]) -> set[int]:
@@ -108,13 +115,56 @@ def test_admin_access_sees_every_gpu_and_takes_none(node: ClaimNode):
         node.cluster.api.patch("Namespace", "default", {"metadata": {"labels": {label: None}}})
 
 
+def ordinary(node: ClaimNode, name: str, gpus: int) -> frozenset[str]:
+    """What a pod is given that asks for `nvidia.com/gpu`, as its container sees it."""
+    node.cluster.api.apply(busybox_pod(name, limits={GPU: gpus}))
+    return node.in_container(node.runs(name))
+
+
 def test_ordinary_pods_get_gpus_of_claims_by_the_extended_resource(node: ClaimNode):
-    node.cluster.api.apply(busybox_pod("plain", limits={GPU: 4}))
-    inside = node.in_container(node.runs("plain"))
+    node.wait_allocatable(0)
+    inside = ordinary(node, "plain", 4)
     assert len(inside) == 4
     assert set(node.recorded().values()) == {inside}
     node.cluster.api.delete("Pod", "plain")
     node.cluster.wait_for(lambda: not node.recorded() or None, 60, "the claim made for it unprepared")
+
+
+def test_node_goes_over_from_device_plugin_to_claims_while_a_pod_has_a_gpu(idle_node: ClaimNode):
+    """Kubelet, which aligns here, still knows GPUs of the device plugin of which none is free."""
+    node = idle_node
+    node.start_ready(GPUPLUGIN_DRA_GPUS="")
+    held = node.in_container(node.pod("old", 1))
+    node.stop()
+    node.start_publishing(7)
+    node.wait_allocatable(0)
+    inside = ordinary(node, "plain", 4)
+    assert len(inside) == 4
+    assert not inside & held
+    node.cluster.restart(Component.KUBELET)
+    node.wait_allocatable(0)
+    more = ordinary(node, "more", 3)
+    assert (len(more), more & (inside | held)) == (3, frozenset())
+    for pod in ("old", "plain"):
+        assert node.cluster.api.get("Pod", pod)["status"]["phase"] == "Running"
+    node.end("old")
+    node.wait_devices(8)
+    assert ordinary(node, "last", 1) == held
+
+
+def test_node_goes_over_to_claims_after_kubelet_has_lost_its_memory_of_the_device_plugin(idle_node: ClaimNode):
+    """The Node then counts what nobody has: the scheduler asks no claim, and kubelet admits pods without a GPU."""
+    node = idle_node
+    node.start_ready(GPUPLUGIN_DRA_GPUS="")
+    node.stop()
+    node.cluster.stop(Component.KUBELET)
+    (SOCKETS / "kubelet_internal_checkpoint").unlink()
+    node.cluster.start(Component.KUBELET)
+    node.cluster.api.patch("Node", NODE, {"status": {"capacity": {GPU: "8"}}}, part="status")  # as it was found
+    node.wait_allocatable(8)
+    node.start_publishing()
+    node.wait_allocatable(0)
+    assert len(ordinary(node, "plain", 4)) == 4
 
 
 def test_two_containers_share_a_claim_by_request(node: ClaimNode):
