@@ -129,6 +129,21 @@ def test_files_that_settings_name_can_be_mounted(render: Render):
     assert mount in container(text)["volumeMounts"]
 
 
+def test_explaining_pods_takes_a_right_of_its_own(render: Render):
+    every = found(render("--set=explain.apiAccess=true"))
+    (rule,) = every["ClusterRole", "gpuplugin-explain"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["nodes", "pods"], ["get"])
+    pod = every["DaemonSet", "gpuplugin"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+
+
+def test_claims_of_one_configuration_of_several_bring_the_same_as_those_of_the_only_one(render: Render):
+    every = found(render("--set=profiles.files.large.dra.gpus=all", "--set=profiles.files.small.rescanSeconds=9"))
+    assert ("ClusterRole", "gpuplugin-claims") in every
+    mounts = every["DaemonSet", "gpuplugin"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert "plugins-registry" in {mount["name"] for mount in mounts}
+
+
 @pytest.mark.parametrize(
     ("settings", "expected", "verbs"),
     [

@@ -13,12 +13,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Not empty where claims are served, or may still have to be unprepared. */}}
 {{- define "gpuplugin.claims" -}}
-{{- if or .Values.claims.enabled (dig "dra" "gpus" "" .Values.config) }}yes{{ end }}
+{{- $claims := .Values.claims.enabled }}
+{{- range prepend (values .Values.profiles.files) .Values.config }}
+{{- $claims = or $claims (dig "dra" "gpus" "" .) }}
+{{- end }}
+{{- if $claims }}yes{{ end }}
 {{- end }}
 
 {{/* Not empty where the daemon talks to the Kubernetes API. */}}
 {{- define "gpuplugin.api" -}}
-{{- if or .Values.startupTaint.enabled .Values.profiles.files (include "gpuplugin.claims" .) (include "gpuplugin.topology" .) (include "gpuplugin.condition" .) (include "gpuplugin.events" .) (has (include "gpuplugin.labelsOwner" .) (list "node" "nfd-object")) }}yes{{ end }}
+{{- if or .Values.startupTaint.enabled .Values.profiles.files (include "gpuplugin.claims" .) (include "gpuplugin.topology" .) (include "gpuplugin.condition" .) (include "gpuplugin.events" .) .Values.explain.apiAccess (has (include "gpuplugin.labelsOwner" .) (list "node" "nfd-object")) }}yes{{ end }}
 {{- end }}
 
 {{/* Who writes the node's labels: off, node, nfd-object or nfd-file. */}}
