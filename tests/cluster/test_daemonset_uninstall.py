@@ -12,10 +12,11 @@ from typing import Any
 import crds
 import pytest
 import yaml
+from claims import DRIVER
 from deployed import IMAGE, NAMESPACE, Deployed, traces
 from gpunode import CHECKOUT, GpuNode
 from onenode.api import Json
-from onenode.layout import API_PORT, HOST, NODE
+from onenode.layout import API_PORT, HOST, KUBELET_FOLDER, NODE
 
 from gpuplugin.errors import KubeError
 from gpuplugin.kube.client import Kube
@@ -166,6 +167,19 @@ def ours(deployed: Deployed) -> set[str]:
     }
 
 
+def left_of_claims() -> list[Path]:
+    """What kubelet's folders have of the driver."""
+    return [
+        *(KUBELET_FOLDER / "plugins_registry").glob("*"),
+        *(KUBELET_FOLDER / "plugins" / DRIVER).rglob("*"),
+    ]
+
+
+def slices(deployed: Deployed) -> list[str]:
+    found = deployed.cluster.api.list("ResourceSlice")
+    return [one["metadata"]["name"] for one in found if one["spec"]["driver"] == DRIVER]
+
+
 def wait_told(deployed: Deployed) -> None:
     def told() -> bool:
         node = deployed.cluster.node()
@@ -184,6 +198,7 @@ def test_after_uninstalling_the_node_is_as_it_was(deployed: Deployed, helm: Helm
     wait_told(deployed)
     deployed.wait_allocatable(7)
     deployed.cluster.wait_for(lambda: api.exists("NodeResourceTopology", NODE) or None, SOON, "the topology object")
+    deployed.cluster.wait_for(lambda: slices(deployed), SOON, "a slice")
 
     node.state.lose(2)
     deployed.cluster.wait_for(
@@ -199,6 +214,8 @@ def test_after_uninstalling_the_node_is_as_it_was(deployed: Deployed, helm: Helm
     assert "taints" not in deployed.cluster.node()["spec"]
     assert ours(deployed) == others
     assert traces() == []
+    assert {path.name for path in left_of_claims() if not path.is_dir()} == {"device-names.json", ".lock"}
+    deployed.cluster.wait_for(lambda: not slices(deployed), SOON, "kubelet has taken the slices away")
 
 
 def test_a_condition_that_is_switched_off_goes_and_labels_stay(deployed: Deployed, helm: Helm):
