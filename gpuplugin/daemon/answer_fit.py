@@ -54,7 +54,7 @@ def answer_fit(
     usable = {str(resource.name): resource.usable for resource in offered if resource.name not in known.unregistered}
     of = NodeAnswer(why_not=node) if isinstance(node, str) else of_node(node, total, usable, asked.pod)
     rests_on = (*room.rests_on, *(() if isinstance(node, str) else ("the Node object",)))
-    return FitAnswer(fit, policy.value, scope, (*notes, *_doubts(fit, len(counted))), of, rests_on)
+    return FitAnswer(fit, policy.value, scope, (*notes, *_doubts(fit, policy, counted, room.memory)), of, rests_on)
 
 
 def _policy(name: str | None, settings: KubeletSettings) -> Policy:
@@ -119,7 +119,10 @@ def _without_cpus(container: Asked) -> Asked:
     return Asked(container.name, {name: count for name, count in container.counts.items() if name != CPU})
 
 
-def _doubts(fit: Fit, containers: int) -> tuple[str, ...]:
-    if containers > 1 and fit.places and len(fit.places[0]) > 1:
-        return ("a container spans NUMA nodes: which of its CPUs come from which is not told, so the next may differ",)
-    return ()
+def _doubts(fit: Fit, policy: Policy, containers: Sequence[Asked], memory: Memory | None) -> Iterator[str]:
+    if len(containers) < 2:  # noqa: PLR2004 - one has nobody before it
+        return
+    if fit.places and len(fit.places[0]) > 1:
+        yield "a container spans NUMA nodes: which of its CPUs come from which is not told, so the next may differ"
+    if policy is Policy.BEST_EFFORT and memory is not None and any(each.amounts for each in containers):
+        yield "where the first containers come to lie is not told under best-effort: memory may differ for the next"
