@@ -84,7 +84,8 @@ class Helm:
             values = self._folder / "values.json"
             values.write_text(json.dumps({**self._values, "config": config}))
             command += [str(CHECKOUT / "charts/gpuplugin"), f"--values={values}"]
-        environment = {f"HELM_{name}_HOME": str(self._folder / "helm") for name in ("CACHE", "CONFIG", "DATA")}
+        homes = ("HOME", "HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
+        environment = dict.fromkeys(homes, str(self._folder / "helm"))
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise AssertionError(f"{done.stdout}\n{done.stderr}\n{self._deployed.story()}{self._jobs()}")
