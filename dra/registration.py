@@ -7,7 +7,6 @@ are there: they are looked at four times a second, and made again where somebody
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -15,6 +14,7 @@ import structlog
 from gpuplugin.errors import SocketError
 from gpuplugin.pb import pluginregistration_v1_pb2 as api
 from gpuplugin.pb import pluginregistration_v1_pb2_grpc as rpc
+from gpuplugin.serving.pace import next_beat
 from gpuplugin.serving.socket import ListeningSocket
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Registered:
         try:
             while True:
                 await self._look()
-                await asyncio.sleep(LOOK_SECONDS)
+                await next_beat(LOOK_SECONDS)
         finally:
             await self._findable.close()  # first, so that kubelet hears that we go before it cannot reach us
             await self._service.close()

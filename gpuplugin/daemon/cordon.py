@@ -7,7 +7,6 @@ somebody wanted that.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -22,6 +21,7 @@ import structlog
 
 from gpuplugin.errors import CordonRefused
 from gpuplugin.model.ids import GpuUuid
+from gpuplugin.serving.pace import next_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -138,7 +138,7 @@ class CordonWatch:
     async def keep_watching(self) -> None:
         """Look every second."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await next_beat(LOOK_SECONDS)
             self.look()
 
 

@@ -41,6 +41,7 @@ from gpuplugin.model import holds
 from gpuplugin.plan.desired import for_claims
 from gpuplugin.plan.ledger import Ledger
 from gpuplugin.serving.latest import Latest
+from gpuplugin.serving.pace import next_beat
 from gpuplugin.serving.pod_resources import allocatable, pod_resources
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class Claims:
         pauses = Backoff(QUIET_SECONDS, 10 * QUIET_SECONDS)
         pause, calls, idle_since = pauses.next(), -1, 0.0
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await next_beat(LOOK_SECONDS)
             now = asyncio.get_running_loop().time()
             if not self._idle or self._calls != calls:
                 calls, idle_since = self._calls, now

@@ -22,6 +22,7 @@ from gpuplugin.discovery.driver_root import DriverRootSearch
 from gpuplugin.errors import CdiError
 from gpuplugin.model.driver_root import Wanted
 from gpuplugin.plan.nodes import device_nodes
+from gpuplugin.serving.pace import next_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 2.0
 """Between two glances at the driver's files, each some hundred stat calls."""
 
 
@@ -92,7 +93,7 @@ class Injection:
         await self._looked.wait()
         before = await asyncio.to_thread(self._glance)
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
+            await next_beat(WATCH_SECONDS)
             if not self._wanted and not self._nodes_wanted and not self._mig:
                 continue
             now = await asyncio.to_thread(self._glance)

@@ -21,6 +21,7 @@ from gpuplugin.daemon.upkeep import keep_up
 from gpuplugin.errors import KubeUnconfigured
 from gpuplugin.kube.backoff import Backoff
 from gpuplugin.labels.build import kept, labels, without_driver
+from gpuplugin.serving.pace import next_beat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,7 +135,7 @@ class Labelling:
             if away != self._driver_away:
                 self._driver_away = away
                 self._changed.set()
-            await asyncio.sleep(DRIVER_LOOK_SECONDS)
+            await next_beat(DRIVER_LOOK_SECONDS)
 
 
 async def connect(config: Config, what: str) -> Kube:

@@ -27,6 +27,7 @@ from gpuplugin.metrics.collect import Observed, families
 from gpuplugin.metrics.exposition import Exposition, labels
 from gpuplugin.metrics.http import Access, Address, MetricsServer
 from gpuplugin.metrics.series import Family, Sample
+from gpuplugin.serving.pace import next_beat
 from gpuplugin.serving.pod_resources import PodResources, pod_resources
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Metrics:
                     log.warning("metrics cannot tell pods", reason=self._pods_trouble)
                 if time.monotonic() - self._pods_at > PODS_KEPT_SECONDS:
                     self._pods = _NOBODY
-            await asyncio.sleep(PODS_SECONDS)
+            await next_beat(PODS_SECONDS)
 
     async def _collect(self, series: tuple[Series, ...]) -> None:
         wanted = frozenset(one.quantity for one in (*series, *registry.NVLINK_SERIES) if one.quantity is not None)
@@ -145,7 +146,7 @@ class Metrics:
                 telemetry = await self._measure(picture.inventory, wanted)
                 observed = self._observed(picture, telemetry, time.monotonic() - began)
                 self._snapshot = Exposition(partial(_all, observed, series))
-            await asyncio.sleep(max(interval - (time.monotonic() - began), interval / 2))
+            await next_beat(interval)
 
     async def _measure(self, inventory: Inventory, wanted: Collection[Quantity]) -> dict[GpuUuid, Telemetry]:
         found: dict[GpuUuid, Telemetry] = {}

@@ -28,6 +28,7 @@ from gpuplugin.plan.health import Health, Recovery, after_probe, after_xid, forg
 from gpuplugin.plan.mps import groups as mps_groups
 from gpuplugin.plan.units import Units
 from gpuplugin.serving.latest import Latest
+from gpuplugin.serving.pace import next_beat
 from gpuplugin.topology.allocate import Tables
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Node:
     async def keep_probing(self) -> None:
         """Ask each GPU, every `health.probeSeconds`, whether it can be used."""
         while True:
-            await asyncio.sleep(self._config.health.probe_seconds)
+            await next_beat(self._config.health.probe_seconds)
             if self.inventory is None or self._health.unknown:
                 continue
             for gpu in self.inventory.gpus:

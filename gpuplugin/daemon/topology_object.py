@@ -19,6 +19,7 @@ from gpuplugin.daemon.labels import connect
 from gpuplugin.daemon.upkeep import keep_up
 from gpuplugin.errors import PodResourcesUnavailable
 from gpuplugin.labels.zones import Amount, topology_object
+from gpuplugin.serving.pace import next_beat
 from gpuplugin.serving.pod_resources import pod_resources
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class TopologyObject:
                 if held != self._held:
                     self._held = held
                     self._changed.set()
-            await asyncio.sleep(ASK_SECONDS)
+            await next_beat(ASK_SECONDS)
 
 
 def amounts(offered: Iterable[OfferedResource], held: Collection[tuple[str, str]]) -> Iterator[Amount]:

@@ -7,7 +7,6 @@ fall back to.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from gpuplugin.deviceplugin.server import DevicePlugin, options
 from gpuplugin.errors import RegistrationError, SocketError
 from gpuplugin.pb import deviceplugin_v1beta1_pb2 as api
 from gpuplugin.pb import deviceplugin_v1beta1_pb2_grpc as rpc
+from gpuplugin.serving.pace import next_beat
 from gpuplugin.serving.socket import Identity, ListeningSocket, identity
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Registered:
         try:
             while True:
                 await self._look()
-                await asyncio.sleep(LOOK_SECONDS)
+                await next_beat(LOOK_SECONDS)
         finally:
             await self._socket.close()
 
