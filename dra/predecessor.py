@@ -131,19 +131,27 @@ class Predecessor:
         whose: the GPU of each MIG device, for versions up to 25.8 do not tell. Raises CheckpointError where the file
         makes no sense.
         """
+        records = (_record(uid, claim, whose) for uid, claim in self._claims().items())
+        return tuple(record for record in records if record.devices)
+
+    def on_unnamed_gpus(self) -> tuple[str, ...]:
+        """The MIG devices of which only a look at the machine tells whose they are. Raises CheckpointError."""
+        groups = (group for claim in self._claims().values() for group in claim.prepared_devices or ())
+        slices = (device.mig for group in groups for device in group.devices or () if not device.gpu)
+        told = (one.concrete or one.info or _Info() for one in slices if one)
+        return tuple(info.mig_uuid or info.uuid for info in told if not info.parent_uuid)
+
+    def _claims(self) -> Mapping[str, _Claim]:
         path = self.plugin / CHECKPOINT
         try:
             file = msgspec.json.decode(path.read_bytes(), type=_File)
         except FileNotFoundError:
-            return ()
+            return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(path, f"the checkpoint of the driver before us makes no sense: {error}") from error
         newest = file.v2 or file.v1 or _Version()
         boot = self._boot_id()
-        if boot and newest.node_boot_id not in ("", boot):
-            return ()
-        records = (_record(uid, claim, whose) for uid, claim in newest.prepared_claims.items())
-        return tuple(record for record in records if record.devices)
+        return {} if boot and newest.node_boot_id not in ("", boot) else newest.prepared_claims
 
     def put_aside(self) -> None:
         """Have it say nothing any more: from now on the claims are ours, and are given back without its knowing.

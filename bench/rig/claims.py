@@ -102,7 +102,7 @@ async def node_with_api(way: Way, **settings: str) -> AsyncIterator[tuple[Node, 
     async with api_server() as server:
         with Node(way=way, **flags) as node:
             server.write_kubeconfig(node.folder / "kubeconfig")
-            node.command += [f"--kubeconfig={node.folder / 'kubeconfig'}", f"--paths-kubelet={node.folder}"]
+            node.command.append(f"--kubeconfig={node.folder / 'kubeconfig'}")
             for folder in ("plugins_registry", "plugins", "pods", "pod-resources"):
                 (node.folder / folder).mkdir()
             lister = grpc.aio.server()

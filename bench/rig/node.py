@@ -79,6 +79,7 @@ class Node:
         self.kubelet = StandInKubelet(self.folder / "kubelet")
         flags = {
             "kubelet-socket": str(self.kubelet.socket),
+            "paths-kubelet": str(self.folder),
             "paths-cdi": str(self.folder / "cdi"),
             "log-format": "json",
             **{name.replace("_", "-"): value for name, value in settings.items()},

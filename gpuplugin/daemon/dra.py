@@ -115,7 +115,7 @@ class Claims:
             async with asyncio.timeout(FIRST_LOOK_SECONDS):
                 await self._node.looked.wait()
         self._waits_for = "another driver serves claims on this node, or what it left cannot be read (see the log)"
-        await take_over(self._before, self._checkpoint, self._worker.run, self._node.inventory)
+        await take_over(self._before, self._checkpoint, self._worker.run, self._node)
         kube = await self._connect()
         statuses = DeviceStatus(DRIVER, kube)
         self._preparing = preparing = Preparing(

@@ -64,6 +64,7 @@ class DeviceNames:
         self._pool, self._file, self._checkpoint, self._blocking = pool, file, checkpoint, blocking
         self._kube, self._kubelet = kube, kubelet
         self.known = self._saved = Names()
+        self._unsaved = ""
         self.trouble = ""
         """Why it is not known yet what devices are called; empty once it is."""
 
@@ -110,8 +111,11 @@ class DeviceNames:
         try:
             await self._blocking(lambda: save(self._file, names))
         except CheckpointError as error:
-            log.error("device names may not outlive the daemon", reason=str(error))  # noqa: TRY400 - for people
-        self._saved = names
+            if str(error) != self._unsaved:
+                self._unsaved = str(error)
+                log.error("device names may not outlive the daemon", reason=self._unsaved)  # noqa: TRY400 - for people
+        else:
+            self._saved, self._unsaved = names, ""
 
     async def _held(self, wanted: frozenset[str], inventory: Inventory, unpublish: Unpublish) -> frozenset[str] | None:
         """Give those of the names that a claim means a device by; None where nobody can say."""

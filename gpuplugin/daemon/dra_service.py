@@ -6,13 +6,13 @@ Both follow the configuration in force, which may change at any time. What serve
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from gpuplugin.daemon.claims_state import ClaimsState
+from gpuplugin.serving.pace import next_beat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gpuplugin.daemon.node import Node
 
 log = structlog.get_logger()
+
+LOOK_SECONDS = 1.0
 
 _SOON = "they are about to be served"
 
@@ -44,7 +46,7 @@ class ClaimsService:
         """See to it until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._note_what_was_wanted_first(), name="claims: at first")
-            if self._config.dra.gpus or any(self._records.glob("*.json")):
+            if self._config.dra.gpus or self._recorded():
                 await self._serve()
             elif self._records.with_name("checkpoint.json").exists():
                 from gpuplugin.daemon.dra_take_over import warn_of_claims  # noqa: PLC0415 - only where there are claims
@@ -59,10 +61,12 @@ class ClaimsService:
         self._since_start = bool(self._node.config.dra.gpus)
 
     async def _wanted(self) -> None:
-        async with aclosing(self._node.picture.follow()) as pictures:
-            async for picture in pictures:
-                if picture is not None and picture.config.dra.gpus:
-                    return
+        """Return once claims shall have GPUs, or one has all the same: an instance before us may still prepare some."""
+        while not (self._node.config.dra.gpus or self._recorded()):
+            await next_beat(LOOK_SECONDS)
+
+    def _recorded(self) -> bool:
+        return any(self._records.glob("*.json"))
 
     async def _serve(self) -> None:
         from gpuplugin.daemon.dra import Claims  # noqa: PLC0415 - only where there are claims

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from dra.checkpoint import Checkpoint
     from dra.prepare import Blocking
     from gpuplugin.config import Config
+    from gpuplugin.daemon.node import Node
     from gpuplugin.model.ids import GpuUuid
-    from gpuplugin.model.inventory import Inventory
 
 log = structlog.get_logger()
 
@@ -55,9 +56,7 @@ def warn_of_claims(config: Config) -> None:
         )
 
 
-async def take_over(
-    before: Predecessor, checkpoint: Checkpoint, blocking: Blocking, inventory: Inventory | None
-) -> None:
+async def take_over(before: Predecessor, checkpoint: Checkpoint, blocking: Blocking, node: Node) -> None:
     """Return once nobody else serves claims under our name, and all claims that somebody has prepared are recorded.
 
     Two would each prepare what the other knows nothing of, and undo each other's ResourceSlices.
@@ -66,7 +65,8 @@ async def take_over(
         log.warning("another driver serves claims on this node: waiting for its end", socket=str(socket))
         while before.serves():  # noqa: ASYNC110 - of another process, which tells nobody
             await asyncio.sleep(LOOK_SECONDS)
-    gpus = inventory.gpus if inventory else ()
+    await _looked_where_that_counts(before, blocking, node)
+    gpus = node.inventory.gpus if node.inventory else ()
     whose: dict[str, GpuUuid] = {mig.uuid: gpu.uuid for gpu in gpus for mig in gpu.mig_devices}
     pauses, trouble = Backoff(0.5, 30.0), ""
     while True:
@@ -79,6 +79,14 @@ async def take_over(
             await asyncio.sleep(pauses.next())
         else:
             return
+
+
+async def _looked_where_that_counts(before: Predecessor, blocking: Blocking, node: Node) -> None:
+    with suppress(CheckpointError):  # which `_enter` tells
+        if not node.looked.is_set() and (slices := await blocking(before.on_unnamed_gpus)):
+            why = f"the driver before us did not write on which GPU {', '.join(slices)} is: waiting for a look"
+            log.warning("claims cannot be taken over yet", reason=why)
+            await node.looked.wait()
 
 
 async def watch(before: Predecessor) -> None:

@@ -7,6 +7,7 @@ import httpx2 as httpx
 import pytest
 from structlog.testing import capture_logs
 
+from gpuplugin.errors import CheckpointError
 from tests.daemon.test_dra import (  # noqa: F401 - claims is a fixture
     CLAIMS,
     DRIVER,
@@ -128,6 +129,8 @@ async def test_name_stays_where_it_cannot_be_asked_who_means_it(claims, broken, 
                 shutil.rmtree(claims.bench.folder / "pod-resources")
             else:
                 folder = claims.bench.folder / "plugins" / DRIVER / "claims"
+                claims.lister.claims = {"old": ["gpu-5"]}  # whose record it may be: it cannot be made anew
+                claims.api.faults.append(lambda request: refusal(403) if request.url.path.endswith("/old") else None)
                 (folder / "uid-x.json").write_text("{")
             swap(claims)
             assert await named(claims, NEW) == "gpu-8"
@@ -166,3 +169,28 @@ async def test_nobody_is_asked_while_no_gpu_is_swapped(claims):  # noqa: F811
         await claims.published(8)
     assert lists(claims) == 0
     assert claims.api.objects[f"/api/v1/nodes/{NODE}"]
+
+
+async def test_names_that_could_not_be_written_are_written_once_they_can_be_and_that_is_said_once(
+    claims,  # noqa: F811
+    monkeypatch,
+):
+    refused = []
+
+    def full(file, names):
+        refused.append(names)
+        raise CheckpointError(file, "No space left on device")
+
+    file = claims.bench.folder / "plugins" / DRIVER / "device-names.json"
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        broken.setattr("gpuplugin.daemon.dra_names.save", full)
+        async with claims.daemon(rescan_seconds="1"):
+            await claims.published(8)
+            claims.bench.state.lose(3)
+            await claims.published(7, tainted=1)
+            await claims.until(lambda: len(refused) > 1, "another try")
+            assert not file.exists()
+            broken.undo()
+            claims.bench.state.restore(3)
+            await claims.until(file.exists, "the names on disk")
+    assert len([line for line in logs if line["event"] == "device names may not outlive the daemon"]) == 1

@@ -7,11 +7,13 @@ import httpx2 as httpx
 import pytest
 from structlog.testing import capture_logs
 
-from dra.checkpoint import Checkpoint
+from dra.checkpoint import COMPLETED, Checkpoint, Record, RecordedDevice, RecordedPod
+from gpuplugin.plan.ledger import Ledger
 from tests.daemon.conftest import GPU
 from tests.daemon.test_dra import (  # noqa: F401 - claims is a fixture
     CLAIMS,
     DRIVER,
+    NODE,
     SLICE,
     Claims,
     claims,
@@ -207,3 +209,19 @@ async def test_owners_change_again_and_again_and_no_gpu_has_two(node):
             assert (await node.call("Unprepare", f"claim-{turn}", uid)).error == ""
             await node.bench.usable(8)
             node.bench.kubelet.release(f"pod-{turn}")
+
+
+async def test_claim_that_an_instance_before_us_still_prepares_is_seen_where_claims_have_no_gpu(node, monkeypatch):
+    monkeypatch.setattr("gpuplugin.daemon.dra_service.LOOK_SECONDS", 0.02)
+    async with daemon(node, NONE):
+        await node.bench.usable(8)
+        uid = node.put("late", "gpu-2")["metadata"]["uid"]
+        device = RecordedDevice("gpus", NODE, "gpu-2", node.uuid(2), (f"gpuplugin.io/gpu={node.uuid(2)}",))
+        earlier = Checkpoint(node.bench.folder / "plugins" / DRIVER / "claims")
+        earlier.load()
+        earlier.begin(
+            Record(uid, "team", "late", (device,), (RecordedPod("team/late", "uid-late"),), COMPLETED), Ledger()
+        )
+        await node.bench.usable(7)
+        assert (await node.call("Unprepare", "late", uid)).error == ""
+        await node.bench.usable(8)

@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 from structlog.testing import capture_logs
 
+from dra.checkpoint import Checkpoint
+from gpuplugin.config.settings import Config, Paths
+from gpuplugin.daemon.dra_take_over import predecessor, take_over
 from tests.daemon.test_dra import DRIVER, NODE, SLICE, claims  # noqa: F401 - a fixture
-from tests.dra.leftovers import checkpoint, of_gpu, of_mig, prepared
+from tests.dra.leftovers import checkpoint, of_gpu, of_mig, of_mig_25, prepared
 
 
 def leave(claims, content):  # noqa: F811
@@ -35,6 +39,29 @@ async def test_what_it_prepared_stays_with_who_has_it_until_it_is_unprepared(cla
         assert not document.exists()
         assert (await claims.prepare("eager", "gpu-3"))[1].error == ""
     assert not (folder / "checkpoint.json").exists(), "it would keep GPUs back for ever, should that driver return"
+
+
+async def test_mig_claims_of_versions_that_do_not_tell_the_gpu_wait_for_a_look(claims):  # noqa: F811
+    folder = leave(claims, {"uid-old": prepared(of_mig_25("gpu-1-mig-19-0-1", "MIG-a", pool=NODE), pod="old")})
+    before = predecessor(Config(paths=Paths(kubelet=str(claims.bench.folder))))
+    node = SimpleNamespace(looked=asyncio.Event(), inventory=None)
+    records = Checkpoint(claims.bench.folder / "records")
+
+    async def blocking(call):
+        return call()
+
+    with capture_logs() as logs:
+        taking = asyncio.create_task(take_over(before, records, blocking, node))
+        await claims.until(lambda: logs, "that it waits")
+        assert "MIG-a" in logs[0]["reason"]
+        assert (folder / "checkpoint.json").exists()
+        node.inventory = SimpleNamespace(
+            gpus=[SimpleNamespace(uuid=claims.uuid(1), mig_devices=[SimpleNamespace(uuid="MIG-a")])]
+        )
+        node.looked.set()
+        await taking
+    assert {hold.gpu for hold in records.ledger.holds} == {claims.uuid(1)}
+    assert not (folder / "checkpoint.json").exists()
 
 
 async def test_names_are_those_that_it_gave(claims):  # noqa: F811

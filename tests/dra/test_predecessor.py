@@ -61,6 +61,16 @@ def test_mig_device_holds_its_gpu(before):
     assert held(left(before, old).prepared({"MIG-a": gpu(1)})) == {"old": [("gpu-1-mig-19-0-1", gpu(1))]}
 
 
+def test_mig_devices_whose_gpu_is_not_written_down_are_told(before):
+    assert before.on_unnamed_gpus() == ()
+    claims = {
+        "new": prepared(of_mig("gpu-1-mig-1g10gb-19-0", gpu(1), "MIG-a"), of_gpu(2, gpu(2))),
+        "old": prepared(of_mig_25("gpu-1-mig-19-0-1", "MIG-b")),
+    }
+    assert left(before, checkpoint(claims, boot=None)).on_unnamed_gpus() == ("MIG-b",)
+    assert left(before, checkpoint({"uid-a": TWO}, boot=None)).on_unnamed_gpus() == ()
+
+
 def test_only_what_is_prepared_in_this_boot_counts(before):
     vfio = {"vfio": {"info": {"uuid": "x"}, "device": {"DeviceName": "gpu-vfio-0"}}, "gpu": None, "mig": None}
     claims = {"half": started("half"), "machine": prepared(vfio)}
