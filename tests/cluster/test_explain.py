@@ -113,13 +113,16 @@ def some_memory(chance: random.Random) -> dict[str, int | str]:
 
 
 def decided(gpus: GpuNode, name: str) -> str:
-    """Kubelet's reason for refusing the pod, "" where it was admitted."""
+    """Kubelet's reason for refusing the pod, "" where it was admitted.
+
+    While it decides, the pod already has GPUs by its word, and may yet be refused for want of memory.
+    """
 
     def outcome() -> tuple[str] | None:
         status = gpus.cluster.api.get("Pod", name)["status"]
         if status["phase"] == "Failed":
             return (status["reason"],)
-        return ("",) if name in gpus.held() else None
+        return ("",) if status.get("containerStatuses") and name in gpus.held() else None
 
     return gpus.cluster.wait_for(outcome, 60, f"kubelet's decision on {name}")[0]
 
