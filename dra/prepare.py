@@ -144,6 +144,8 @@ class Preparing:
         self.told: Callable[[ResourceClaim, tuple[NodeDevice, ...]], None] = lambda _claim, _devices: None
         self.over: Callable[[str], None] = lambda _uid: None
         self.changed: Callable[[], None] = lambda: None
+        self.lingering: set[str] = set()
+        """UIDs of claims that are gone, while a pod of theirs may still run."""
         self.in_pods: Callable[[], Awaitable[Collection[tuple[str, str]]]] = _of_nobody
 
     async def prepare(self, wanted: ClaimName) -> Record:
@@ -199,7 +201,9 @@ class Preparing:
             if record is None or await self._still_wanted(record):
                 return False
             if why := await self._in_use(record, newcomers):
-                log.info("claim is gone, and its devices are not free yet", claim=str(record.claim), reason=why)
+                if uid not in self.lingering:
+                    log.info("claim is gone, and its devices are not free yet", claim=str(record.claim), reason=why)
+                self.lingering.add(uid)
                 return False
             self.over(uid)
             await self._release(record)
@@ -295,6 +299,7 @@ class Preparing:
             await self._on_disk(lambda: self._checkpoint.reopen(record.uid))  # or a crash leaves less than it says
             await self._effects.undo(record)
         await self._on_disk(lambda: self._checkpoint.remove(record.uid))
+        self.lingering.discard(record.uid)
 
     async def _still_wanted(self, record: Record) -> bool:
         try:

@@ -9,6 +9,7 @@ prepared: it could be given what another has.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from gpuplugin.kube.objects import ResourceClaim
 
 log = structlog.get_logger()
+
+RECLAIM_SECONDS = 10.0
+"""Between two looks at whether the pods of claims that are gone have ended."""
 
 
 class Claims(Protocol):
@@ -80,6 +84,20 @@ class Recovery:
                     trouble = str(error)
                     log.warning("what claims hold is not settled yet: no new one is prepared", reason=trouble)
                 await asyncio.sleep(pauses.next())
+
+    async def keep_reclaiming(self) -> None:
+        """Take the devices of claims back that were gone, once their pods are: kubelet may have told another of it.
+
+        So after a take-over, or where kubelet has lost its own records.
+        """
+        while True:
+            await asyncio.sleep(RECLAIM_SECONDS)
+            for uid in tuple(self._preparing.lingering):
+                if uid not in self._checkpoint.records:
+                    self._preparing.lingering.discard(uid)
+                    continue
+                with suppress(GpuPluginError):
+                    await self._preparing.reclaim(uid)
 
     async def _recover(self) -> None:
         broken = set(await self._blocking(self._checkpoint.load))

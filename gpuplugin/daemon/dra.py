@@ -314,6 +314,7 @@ class Claims:
     async def _settle(self, recovery: Recovery) -> None:
         await self._described.wait()
         await recovery.keep_trying()
+        await recovery.keep_reclaiming()
 
     async def _settled(self) -> None:
         if self._recovery is not None:

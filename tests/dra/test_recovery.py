@@ -181,6 +181,30 @@ async def test_pod_with_a_later_claim_of_the_same_name_does_not_hold_the_earlier
     assert set(node.records()) == {"new", "uid-other"}
 
 
+async def test_claim_that_went_is_reclaimed_once_its_pod_is_gone_though_nobody_wants_its_gpu(node, api, monkeypatch):
+    monkeypatch.setattr("dra.recovery.RECLAIM_SECONDS", 0.01)
+    gone, there = claim("gone", 1, pod="gone"), claim("there", 2, pod="there")
+    api.put(gone, there)
+    await node.prepare(gone)
+    await node.prepare(there)
+    again = node.again()
+    api.drop(gone)
+    again.pods_here = {"uid-gone"}
+    one = recovery(again, Kubelet())
+    await one.complete()
+    reclaiming = asyncio.create_task(one.keep_reclaiming())
+    try:
+        await asyncio.sleep(0.05)
+        assert set(again.given()) == {"gone", "there"}
+        again.pods_here = set()
+        async with asyncio.timeout(20):
+            while "gone" in again.given():
+                await asyncio.sleep(0.01)
+    finally:
+        reclaiming.cancel()
+    assert set(again.given()) == {"there"}
+
+
 async def test_claim_of_the_same_name_is_not_the_same_claim(node, api):
     old, new = claim("one", 1, uid="old"), claim("one", 2, uid="new")
     api.put(old)
