@@ -235,5 +235,3 @@ SETTINGS: tuple[Setting, ...] = (
         ("log-format",),
     ),
 )
-
-DOCS: dict[str, str] = {setting.key: setting.doc for setting in SETTINGS}
