@@ -126,3 +126,32 @@ def test_resource_that_is_renamed_counts_under_its_new_name_alone(bare_node: Gpu
         lambda: bare_node.cluster.allocatable().get(f"{GPU}.shared") == "16", READY_SECONDS, "16 slices"
     )
     bare_node.wait_allocatable(0)
+
+
+def test_gpus_of_running_pods_are_not_given_again_under_the_new_name_of_their_resource(
+    bare_node: GpuNode, tmp_path: Path
+):
+    """Kubelet takes them for other devices that nobody has: it is we who must hold them back."""
+    renamed = "nvidia.com/h100"
+    profile = Profile(tmp_path / "profile")
+    profile.write("{}")
+    bare_node.start(CONFIG_FILE=str(profile.folder / "config.yaml"))
+    bare_node.wait_allocatable(8)
+    old = bare_node.in_container(bare_node.pod("old", 4))
+    profile.write(json.dumps({"resources": {"gpus": [{"pattern": "*H100*", "name": renamed}]}}))
+
+    def allocatable(count: int) -> None:
+        bare_node.cluster.wait_for(
+            lambda: bare_node.cluster.allocatable().get(renamed) == f"{count}", READY_SECONDS, f"{count} {renamed}"
+        )
+
+    allocatable(4)
+    bare_node.cluster.api.apply(busybox_pod("new", limits={renamed: 4}))
+    new = bare_node.in_container(bare_node.cluster.wait_for_phase("new", "Running"))
+    assert len(new) == 4
+    assert not new & old
+    bare_node.end("old")
+    allocatable(8)
+    bare_node.cluster.api.apply(busybox_pod("newer", limits={renamed: 4}))
+    assert bare_node.in_container(bare_node.cluster.wait_for_phase("newer", "Running")) == old
+    bare_node.end("new", "newer")
