@@ -10,11 +10,12 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 import grpc
 from claims import DRIVER
-from gpunode import CDI_FOLDER, GpuNode
+from gpunode import CDI_FOLDER, READY_SECONDS, GpuNode
 from onenode.api import Json
 from onenode.layout import KUBELET_FOLDER, NODE
 
@@ -42,13 +43,18 @@ class OtherDriver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         self._node, self._api = node, node.cluster.api
         self._gpus = {names[gpu.index]: gpu for gpu in node.state.snapshot.gpus}
         self._prepared: Json = {}
+        self._registered = Event()
         PLUGIN.mkdir(parents=True, exist_ok=True)
         self._write_checkpoint()
-        self._api.apply(self._slice())
         self._service = self._serve(PLUGIN / "dra.sock", rpc.add_DRAPluginServicer_to_server)
         self._registrar = self._serve(
             REGISTRY / f"{DRIVER}-reg.sock", registration_rpc.add_RegistrationServicer_to_server
         )
+        assert self._registered.wait(READY_SECONDS), "kubelet did not register it"  # else kubelet wipes its slices
+        for one in self._api.list("ResourceSlice"):
+            if one["spec"]["driver"] == DRIVER:
+                self._api.delete("ResourceSlice", one["metadata"]["name"])
+        self._api.apply(self._slice())
 
     def stop(self) -> None:
         """End as it does when its pod is deleted."""
@@ -67,7 +73,9 @@ class OtherDriver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         )
 
     def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
-        del request, context
+        del context
+        if request.plugin_registered:
+            self._registered.set()
         return registration.RegistrationStatusResponse()
 
     def NodePrepareResources(self, request: Any, context: Any) -> api.NodePrepareResourcesResponse:  # noqa: N802

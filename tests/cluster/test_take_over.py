@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,15 @@ def restarts(node: ClaimNode, pod: str) -> int:
     return count
 
 
+def wait_recorded(node: ClaimNode, held: dict[str, frozenset[str]]) -> None:
+    try:
+        node.cluster.wait_for(lambda: node.recorded() == held, 60, "its claims recorded, with their names")
+    except Exception as error:
+        error.add_note(f"--- recorded\n{node.recorded()}")
+        error.add_note("--- daemon\n" + "\n".join(json.dumps(entry) for entry in node.log()[-30:]))
+        raise
+
+
 def test_claims_of_the_driver_before_us_keep_their_gpus_and_names_until_they_end(node: ClaimNode):
     """It gave names in another order than we would: a GPU's number may change each time that a driver is loaded."""
     other = OtherDriver(node, {gpu.index: f"gpu-{7 - gpu.index}" for gpu in node.state.snapshot.gpus})
@@ -48,7 +58,7 @@ def test_claims_of_the_driver_before_us_keep_their_gpus_and_names_until_they_end
     finally:
         other.stop()
     node.wait_devices(8)
-    node.cluster.wait_for(lambda: node.recorded() == held, 60, "its claims recorded, with their names")
+    wait_recorded(node, held)
     assert names(node) == given
     assert not CHECKPOINT.exists()
     assert {name: node.in_container(node.runs(name)) for name in held} == held
