@@ -59,6 +59,7 @@ class ClaimNode(GpuNode):
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         super().__init__(cluster, folder)
+        shutil.rmtree(RECORDS, ignore_errors=True)  # of a daemon that ended before kubelet had it unprepare all
         self.kubeconfig = folder / "kubeconfig"
         cluster.api.apply((CHECKOUT / "dra.yaml").read_text())
         cluster.api.apply(
