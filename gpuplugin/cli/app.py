@@ -202,7 +202,9 @@ def explain(  # noqa: PLR0913, PLR0917 - an option each
 
 @app.command()
 def report(
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = "",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - for standard output.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Write what a person needs to help with this node: an archive with nothing secret in it.
