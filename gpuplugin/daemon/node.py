@@ -89,6 +89,7 @@ class Node:
         self._cordons: Mapping[GpuUuid, str] = {}
         self._conditions: dict[GpuUuid, Condition] = {}
         self._trouble = ""
+        self._told: set[str] = set()
         self._retry = FIRST_RETRY_SECONDS
         self.picture: Latest[Picture | None] = Latest(None)
         self.held: Callable[[], Mapping[GpuUuid, str]] = dict
@@ -176,6 +177,7 @@ class Node:
             self._failed(error)
             return False
         self._trouble, self._retry = "", FIRST_RETRY_SECONDS
+        self._told.clear()
         if self.inventory is None or self._health.unknown:
             self.gpus_changed.set(None)
             log.info("NVML answers", driver=inventory.driver.version, gpus=len(inventory.gpus))
@@ -208,8 +210,9 @@ class Node:
             self.offer()
 
     def _failed(self, error: NvmlError | ObserveError) -> None:
-        if str(error) != self._trouble:
-            self._trouble = str(error)
+        self._trouble = str(error)
+        if self._trouble not in self._told:  # a look and a probe may each have a reason of their own, in turn
+            self._told.add(self._trouble)
             tell = log.error if self._config.flags.fail_on_init_error else log.info
             tell("the GPUs cannot be looked at: trying again", reason=self._trouble)
         if self.inventory is not None:
