@@ -11,8 +11,11 @@ from typing import Final
 
 REDACTED: Final = "[redacted]"
 
+_ALONE: Final = r"(?:(?<![a-z])pass|(?-i:(?<=[a-z0-9])Pass))(?![a-z]|[_-]device[_-]specs)"
+"""``pass`` where it is a word of its own (``DB_PASS``, ``dbPass``), and not in ``passDeviceSpecs`` or ``bypass``."""
 _WORD: Final = (
-    r"(?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|private[_-]?key|access[_-]?key|credentials?|cookie)"
+    rf"(?:pass(?:word|wd|phrase|code|[_-]?key)|{_ALONE}|secret|token|api[_-]?key|private[_-]?key|access[_-]?key|"
+    r"credentials?|cookie)"
 )
 _PATTERNS: Final = (
     re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL),
