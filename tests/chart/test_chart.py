@@ -105,9 +105,82 @@ def test_every_value_is_described_in_the_schema(render: Render):
 
 
 def test_without_a_surge_the_document_stays_for_containers_that_restart(render: Render):
-    names = [entry["name"] for entry in container(render("--set", "updateStrategy.maxSurge=0"))["env"]]
+    without = render("--set", "updateStrategy.maxSurge=0,updateStrategy.maxUnavailable=1")
+    names = [entry["name"] for entry in container(without)["env"]]
     assert "GPUPLUGIN_CDI_REMOVE_ON_STOP" not in names
     assert "GPUPLUGIN_CDI_REMOVE_ON_STOP" in [entry["name"] for entry in container(render())["env"]]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "instead"),
+    [
+        ("updateStrategy.maxSurge=0", "set maxUnavailable=1"),
+        ("updateStrategy.maxSurge=0%,updateStrategy.maxUnavailable=0%", "set maxUnavailable=1"),
+        ("updateStrategy.maxUnavailable=1", "set the other to 0"),
+    ],
+)
+def test_an_update_strategy_that_the_api_server_refuses_is_refused_here(
+    run: Callable[..., subprocess.CompletedProcess[str]], strategy: str, instead: str
+):
+    done = run("template", "x", str(CHART), "--set", strategy)
+    assert done.returncode != 0
+    assert "updateStrategy" in done.stderr
+    assert instead in done.stderr
+
+
+EVERY_SECTION = ("dra", "sharing", "node", "events", "labels", "flags", "metrics", "cdi", "paths")
+
+
+@pytest.mark.parametrize(
+    "config", [None, *({section: None} for section in EVERY_SECTION), dict.fromkeys(EVERY_SECTION)], ids=str
+)
+def test_a_section_without_a_value_is_one_that_is_not_given(render: Render, tmp_path: Path, config: Any):
+    def bare(text: str) -> dict[str, Any]:
+        """What is rendered, without the configuration file and what brings it to the daemon."""
+        found = objects(text)
+        found.pop("ConfigMap", None)
+        template = found["DaemonSet"]["spec"]["template"]
+        template["metadata"]["annotations"].pop("gpuplugin.io/config", None)
+        spec = template["spec"]
+        spec["volumes"] = [one for one in spec["volumes"] if one["name"] != "config"]
+        (only,) = spec["containers"]
+        only["env"] = [one for one in only["env"] if one["name"] != "CONFIG_FILE"]
+        only["volumeMounts"] = [one for one in only["volumeMounts"] if one["name"] != "config"]
+        return found
+
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"config": config}))
+    assert bare(render("--values", str(values))) == bare(render())
+
+
+def test_a_section_without_a_value_is_none_of_a_profile_either(render: Render, tmp_path: Path):
+    values = tmp_path / "values.yaml"
+    files = {"one": {"dra": None, "sharing": None, "flags": None}, "two": {"rescanSeconds": 9}}
+    values.write_text(yaml.safe_dump({"profiles": {"files": files}}))
+    mounted = {mount["name"] for mount in container(render("--values", str(values)))["volumeMounts"]}
+    assert "profiles" in mounted
+    assert not {"plugins", "mps"} & mounted
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["labels.owner=nfd-object,config.labels.namespace=null", "labels.owner=nfd-file", "metrics.enabled=true"],
+)
+def test_a_setting_without_a_value_has_its_default(render: Render, settings: str):
+    text = render(
+        "--set", f"config.{settings},config.flags.gfd=null,config.metrics.address=null,config.cdi.removeOnStop=null"
+    )
+    found = container(text)
+    names = {entry["name"] for entry in found["env"]}
+    assert "GPUPLUGIN_CDI_REMOVE_ON_STOP" in names
+    if "nfd-object" in settings:
+        assert "NAMESPACE" in names
+    elif "nfd-file" in settings:
+        assert "/etc/kubernetes/node-feature-discovery/features.d" in {
+            one["mountPath"] for one in found["volumeMounts"]
+        }
+    else:
+        assert found["ports"] == [{"name": "metrics", "containerPort": 9400}]
 
 
 def test_a_runtime_that_passes_the_gpus_needs_no_privilege(render: Render):

@@ -1,8 +1,17 @@
 {{/*
-Refuses settings of the configuration that are the chart's to say, unless they say the same: another value would be
-passed over in silence, or name a folder that is not mounted.
+Refuses an update strategy that the API server would refuse, and settings of the configuration that are the chart's to
+say, unless they say the same: another value would be passed over in silence, or name a folder that is not mounted.
 */}}
 {{- define "gpuplugin.checks" -}}
+{{- $none := list "0" "0%" }}
+{{- $surge := not (has (toString .Values.updateStrategy.maxSurge) $none) }}
+{{- $unavailable := not (has (toString .Values.updateStrategy.maxUnavailable) $none) }}
+{{- if not (or $surge $unavailable) }}
+{{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so no pod could ever be updated; without a surge set maxUnavailable=1 as well" }}
+{{- end }}
+{{- if and $surge $unavailable }}
+{{- fail "updateStrategy: Kubernetes takes only one of maxSurge and maxUnavailable; set the other to 0" }}
+{{- end }}
 {{- $host := .Values.hostPaths }}
 {{- $ours := dict
   "flags.nvidiaDriverRoot" (list $host.driverRoot "hostPaths.driverRoot")
@@ -21,7 +30,7 @@ passed over in silence, or name a folder that is not mounted.
 {{- range $key, $is := $ours }}
 {{- $found := $file }}
 {{- range splitList "." $key }}
-{{- $found = ternary (get (default dict $found) .) "" (kindIs "map" $found) }}
+{{- if kindIs "map" $found }}{{ $found = get $found . }}{{ else }}{{ $found = "" }}{{ end }}
 {{- end }}
 {{- if and $found (ne (toString $found) (toString (first $is))) }}
 {{- $do := ternary "leave it out" (printf "set %s instead" (last $is)) (eq (last $is) "") }}
