@@ -35,7 +35,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "cdi.removeOnStop",
-        "Whether a daemon that is told to end takes its CDI document along, unless a later one serves",
+        "Whether a daemon that is told to end takes its CDI document along, unless another one serves",
         ("GPUPLUGIN_CDI_REMOVE_ON_STOP",),
         ("cdi-remove-on-stop",),
     ),

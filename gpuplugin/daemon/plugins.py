@@ -69,11 +69,6 @@ class Plugins:
         """What is offered, one text for each resource that has devices."""
         return tuple(f"{offer.name}: {offer.usable} of {offer.size} usable" for offer in self.offered if offer.size)
 
-    @property
-    def superseded(self) -> bool:
-        """Whether a later instance serves all that we do."""
-        return bool(self._served) and all(served.superseded for served in self._served.values())
-
     def publish(
         self, resources: Iterable[OfferedResource], tables: asyncio.Future[Tables], delivery: Delivery, *, pack: bool
     ) -> None:

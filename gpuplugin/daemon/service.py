@@ -27,6 +27,7 @@ from gpuplugin.discovery.nvml_thread import NvmlThread
 from gpuplugin.discovery.sysfs import Sysfs
 from gpuplugin.errors import NvmlError
 from gpuplugin.metrics import instruments
+from gpuplugin.serving.socket import serves
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -43,6 +44,9 @@ log = structlog.get_logger()
 
 PREPARED_CLAIMS = "plugins/gpu.nvidia.com/claims"
 """Where prepared claims are recorded, in kubelet's folder."""
+
+CLAIMS_REGISTRATIONS = "plugins_registry"
+"""Where kubelet finds who serves claims, in its folder."""
 
 CLOSING_SECONDS = 2.0
 """How long NVML may take to shut down; a hung call of it must not keep the daemon from ending."""
@@ -78,7 +82,6 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             *_telling(config, node, tasks),
         ]
         await stop.wait()
-        superseded = plugins.superseded
         plugins.close()
         for task in running:
             task.cancel()
@@ -86,8 +89,17 @@ async def serve(config: Config, host: Host, stop: asyncio.Event, source: ConfigS
             async with asyncio.timeout(CLOSING_SECONDS):
                 await thread.call(host.nvml.close)
     node.close()
-    if config.cdi.remove_on_stop and not superseded:
+    if config.cdi.remove_on_stop and not _another_serves(config):
         injection.remove()
+
+
+def _another_serves(config: Config) -> bool:
+    """Whether an instance before or after us hands GPUs out, by either way; to be asked once our sockets are closed.
+
+    It needs the document that it shares with us: a container that starts in the moment without it would fail.
+    """
+    folders = (config.paths.registration_socket.parent, Path(config.paths.kubelet, CLAIMS_REGISTRATIONS))
+    return any(serves(folder) for folder in folders)
 
 
 def _beside(tasks: asyncio.TaskGroup, part: str, run: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:

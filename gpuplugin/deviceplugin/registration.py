@@ -76,11 +76,6 @@ class Registered:
         """What stood in the way last; "" after a registration."""
         return self._trouble
 
-    @property
-    def superseded(self) -> bool:
-        """Whether a later instance serves this resource."""
-        return self._socket.newer() is not None
-
     async def run(self) -> None:
         """Serve, register, and do so again whenever needed."""
         try:

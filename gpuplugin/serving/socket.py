@@ -40,6 +40,11 @@ def identity(path: Path) -> Identity | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
+def serves(folder: Path) -> bool:
+    """Whether an instance of ours serves in a folder, at whatever socket. What killed ones have left does not count."""
+    return any(_accepts(path) for path in _ours(folder, _PREFIX))
+
+
 class ListeningSocket:
     """A gRPC server on a Unix socket in `folder`. label: what the name is made of, such as ``gpu``."""
 
@@ -107,10 +112,14 @@ class ListeningSocket:
                     path.unlink()
 
     def _others(self, stem: str) -> list[Path]:
-        try:
-            return [path for path in self.folder.glob(f"{stem}*.sock") if path != self.path and path.is_socket()]
-        except OSError:
-            return []
+        return [path for path in _ours(self.folder, stem) if path != self.path]
+
+
+def _ours(folder: Path, stem: str) -> list[Path]:
+    try:
+        return [path for path in folder.glob(f"{stem}*.sock") if path.is_socket()]
+    except OSError:
+        return []
 
 
 def _short(label: str) -> str:

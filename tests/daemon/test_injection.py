@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import socket
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from cdi.names import CLAIM_PREFIX
@@ -149,6 +152,39 @@ async def test_imex_channels_may_be_required(bench):
         channel.parent.mkdir()
         channel.touch()
         await bench.usable(8)
+
+
+def sockets(bench):
+    return sorted((bench.folder / "device-plugins").glob("gpuplugin-gpu-*.sock"))
+
+
+@pytest.mark.parametrize("first_to_end", ["older", "newer"])
+async def test_of_two_daemons_the_one_that_ends_leaves_the_document_to_the_other(bench, first_to_end):
+    async with AsyncExitStack() as older, AsyncExitStack() as newer:
+        await older.enter_async_context(bench.daemon(cdi_remove_on_stop="true", **SLOW))
+        await bench.usable(8)
+        await newer.enter_async_context(bench.daemon(cdi_remove_on_stop="true", **SLOW))
+        await until(lambda: len(sockets(bench)) == 2, "both serve")
+        last = sockets(bench)[0 if first_to_end == "newer" else 1]
+        before = bench.cdi.stat()
+        await {"older": older, "newer": newer}[first_to_end].aclose()
+        assert sockets(bench) == [last]
+        assert bench.cdi.stat() == before  # the same file: it was never away
+    assert not bench.cdi.exists()
+
+
+@pytest.mark.parametrize("where", ["device-plugins", "plugins_registry"])
+@pytest.mark.parametrize("alive", [True, False])
+async def test_an_instance_that_serves_anything_keeps_the_document_and_a_killed_one_does_not(bench, where, alive):
+    path = bench.folder / where / "gpuplugin-other-1.sock"
+    path.parent.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as other:
+        async with bench.daemon(cdi_remove_on_stop="true", **SLOW):
+            await bench.usable(8)
+            other.bind(str(path))
+            if alive:
+                other.listen()
+        assert bench.cdi.exists() is alive
 
 
 async def test_a_document_that_somebody_deletes_is_there_again_at_once(bench):
