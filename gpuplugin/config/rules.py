@@ -145,6 +145,8 @@ def for_claims(value: object) -> str:
     named = excluded(value)
     if isinstance(named, int):
         raise ValueError("An index moves when a GPU is lost, and the GPU would change its owner")  # noqa: TRY004
+    if named.lower() == "none":
+        raise ValueError("It would be taken for a model; for no GPU leave the key out, or give an empty list")
     return "*" if named == "all" else named
 
 

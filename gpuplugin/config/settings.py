@@ -18,6 +18,8 @@ from gpuplugin.config.health import HealthChecks
 from gpuplugin.model.ids import ResourceName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpuplugin.model.inventory import Gpu
 
 AbsolutePath = Annotated[str, rules.ABSOLUTE_PATH, Meta(pattern=r"^/")]
@@ -216,6 +218,10 @@ class Dra(_Section, frozen=True):
     def includes(self, gpu: Gpu) -> bool:
         """Return whether claims hand this GPU out."""
         return not gpu.only_for_display and any(_names(entry, gpu) for entry in self.gpus)
+
+    def unused(self, gpus: Iterable[Gpu]) -> tuple[str, ...]:
+        """Return the entries that name none of these GPUs; `*`, which is "all there are", is none of them."""
+        return tuple(entry for entry in self.gpus if entry != "*" and not any(_names(entry, gpu) for gpu in gpus))
 
 
 Policy = Literal["ignore", "warn", "unhealthy", "reset", "reboot"]

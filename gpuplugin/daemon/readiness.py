@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpuplugin.daemon.features import has_gpus_on_bus
 from gpuplugin.daemon.own_socket import OwnSocket
+from gpuplugin.plan.desired import unmatched_for_claims
 
 if TYPE_CHECKING:
     import asyncio
@@ -61,8 +62,9 @@ def readiness(node: Node, plugins: Plugins, sysfs: Path) -> Readiness:
     if troubles := (*plugins.troubles, *_troubles(claims)):
         return Readiness(ready=False, reasons=troubles, registered=registered)
     gpus = len(node.inventory.gpus) if node.inventory else 0
+    unmatched = unmatched_for_claims(node.inventory, node.config) if node.inventory else ()
     offered = (*plugins.summary, *_summary(claims)) or (f"{gpus} GPUs, none of them for the device plugin",)
-    return Readiness(ready=True, reasons=offered, registered=registered)
+    return Readiness(ready=True, reasons=(*offered, *unmatched), registered=registered)
 
 
 def _troubles(claims: ClaimsState) -> Iterator[str]:

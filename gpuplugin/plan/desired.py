@@ -121,7 +121,14 @@ def all_units(inventory: Inventory, config: Config) -> Units:
     ours = tuple(unit for unit in found.units if not config.dra.includes(unit.gpu))
     sharing, remarks = shared(ours, config.sharing)
     names = {unit.resource for unit in shared(found.units, config.sharing)[0]}
-    return Units(sharing, found.remarks + remarks, tuple(sorted(names - {unit.resource for unit in sharing})))
+    remarks = (*found.remarks, *remarks, *unmatched_for_claims(inventory, config))
+    return Units(sharing, remarks, tuple(sorted(names - {unit.resource for unit in sharing})))
+
+
+def unmatched_for_claims(inventory: Inventory, config: Config) -> tuple[str, ...]:
+    """Say of each entry of `dra.gpus` that it means no GPU here: misspelt, it would silently leave all as they were."""
+    unused = config.dra.unused(inventory.gpus)
+    return tuple(f"dra.gpus: {entry!r} matches no GPU of this node" for entry in unused)
 
 
 def desired(found: Units, facts: Facts, earlier: Iterable[ResourceName] = ()) -> tuple[OfferedResource, ...]:

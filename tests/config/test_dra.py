@@ -28,6 +28,20 @@ def test_index_is_refused_since_it_moves():
     assert "moves when a GPU is lost" in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["none", "None", " NONE "])
+def test_none_is_refused_since_it_would_be_a_model(name):
+    with pytest.raises(ConfigError) as refused:
+        configured(name)
+    assert refused.value.problems[0].key == "dra.gpus[0]"
+    assert "for no GPU leave the key out, or give an empty list" in str(refused.value)
+
+
+def test_an_empty_list_is_no_gpu(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("version: v1\ndra:\n  gpus: []\n")
+    assert load(path, {}, {}).dra.gpus == ()
+
+
 def test_claims_need_the_nodes_name():
     with pytest.raises(ConfigError) as refused:
         load(None, {"GPUPLUGIN_DRA_GPUS": "all"}, {})

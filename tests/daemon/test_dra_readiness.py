@@ -6,6 +6,7 @@ import json
 import grpc.aio
 import httpx2 as httpx
 import pytest
+from structlog.testing import capture_logs
 
 from gpuplugin.pb import pluginregistration_v1_pb2 as registration
 from gpuplugin.pb import pluginregistration_v1_pb2_grpc as registration_rpc
@@ -89,6 +90,20 @@ async def test_ready_when_kubelet_has_taken_us_and_slices_are_written(node):
         await node.take_notice()
         ready = await node.until(True, f"claims of {DRIVER}: 8 devices published")
         assert ready["registered"] == {DRIVER: True, GPU: True}
+
+
+async def test_what_matches_no_gpu_is_warned_of_once_and_told_with_readiness(node):
+    said = "dra.gpus: 'al' matches no GPU of this node"
+    with capture_logs() as logs:
+        async with node.daemon(f"dra: {{gpus: [al, {node.bench.state.snapshot.gpus[0].uuid}]}}"):
+            await node.claims.published(1)
+            await node.take_notice()
+            answer = await node.until(True, said)
+            assert any("1 devices published" in reason for reason in answer["reasons"])
+            node.bench.state.lose(7)  # the daemon looks again, and says nothing anew
+            await node.bench.usable(6)
+    warned = [line for line in logs if line.get("reason") == said]
+    assert [(line["event"], line["log_level"]) for line in warned] == [("configuration and machine", "warning")]
 
 
 async def test_not_ready_before_slices_are_written_and_says_why(node):

@@ -198,6 +198,13 @@ def test_gpu_of_claims_is_not_the_device_plugins_and_one_that_a_claim_still_has_
     assert [d.health.reason for d in resource.devices] == ["still held by claim team/train", ""]
 
 
+def test_what_shall_go_to_claims_and_is_not_here_is_told_of():
+    named = Dra(gpus=("al", "GPU-1", "*H100*", "GPU-7", "*"))
+    remarks = all_units(inventory(gpu(0), gpu(1)), Config(dra=named)).remarks
+    assert remarks == ("dra.gpus: 'al' matches no GPU of this node", "dra.gpus: 'GPU-7' matches no GPU of this node")
+    assert all_units(inventory(), Config(dra=Dra(gpus=("*",)))).remarks == ()
+
+
 def test_resource_whose_devices_claims_hand_out_is_offered_empty():
     """Kubelet and the Node may still count what a device plugin before us has offered."""
     machine = inventory(gpu(0), gpu(1, "1g.10gb"))
