@@ -43,6 +43,7 @@
     ├── MpsControlFailed          the driver's MPS control program did not do as told; carries the command
     ├── CordonRefused             a GPU cannot be cordoned as asked; the text names the GPU, the reason or the file
     ├── NothingToExplain          nothing here has that name, or nobody can tell; the text says what there is
+    │   └── DaemonSilent          the daemon of this node cannot be asked; the text says where it was looked for
     ├── ReportUnwritable          the file of a report cannot be written; the text names it
     ├── DemoFailed                a step of the demo did not come about; carries the step and the daemon's log
     └── AllocationError           a request of kubelet's that cannot be met; carries a gRPC-ready reason
@@ -321,6 +322,10 @@ class CordonRefused(GpuPluginError):
 
 class NothingToExplain(GpuPluginError):
     """What `gpuplugin explain` was asked cannot be answered; the text says why, and what there is."""
+
+
+class DaemonSilent(NothingToExplain):
+    """No daemon can be asked from here: its socket is not named, or does not answer."""
 
 
 class ReportUnwritable(GpuPluginError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from gpuplugin.daemon.explain_socket import SOCKET
-from gpuplugin.errors import NothingToExplain
+from gpuplugin.errors import DaemonSilent, NothingToExplain
 from gpuplugin.explain.questions import Reply
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ ANSWER_SECONDS = 30.0
 
 
 def ask(question: Question, kind: type[T]) -> T:
-    """Ask, and read the answer as `kind`. Raises NothingToExplain, also where no daemon answers."""
+    """Ask, and read the answer as `kind`. Raises NothingToExplain; where no daemon answers, DaemonSilent."""
     status = os.environ.get(STATUS)
     if not status:
-        raise NothingToExplain(
+        raise DaemonSilent(
             f"{STATUS} is not set: it names the daemon's socket (paths.status). In the daemon's container it is; run "
             "this there: kubectl exec -n NAMESPACE POD -- gpuplugin …"
         )
@@ -34,7 +34,7 @@ def ask(question: Question, kind: type[T]) -> T:
     try:
         reply = msgspec.json.decode(_exchange(path, msgspec.json.encode(question) + b"\n"), type=Reply)
     except (OSError, msgspec.MsgspecError) as error:
-        raise NothingToExplain(f"the daemon does not answer at {path}: {error}. Is it running?") from error
+        raise DaemonSilent(f"the daemon does not answer at {path}: {error}. Is it running?") from error
     if reply.refused:
         raise NothingToExplain(reply.refused)
     return msgspec.convert(reply.answer, type=kind)

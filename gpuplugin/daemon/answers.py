@@ -20,7 +20,7 @@ from gpuplugin.explain.gpu import Known, why
 from gpuplugin.explain.node_object import beside_a_gpu
 from gpuplugin.explain.pod import Had, PodAnswer, Refused, why_these
 from gpuplugin.explain.podfile import pod_object
-from gpuplugin.explain.questions import OfFit, OfGpu, OfPod, Question, Reply
+from gpuplugin.explain.questions import GpuHere, OfFit, OfGpu, OfGpus, OfPod, Question, Reply
 from gpuplugin.explain.refused import ASK_WITH_FILE, about, means, was_refused
 from gpuplugin.serving import refusals
 
@@ -57,6 +57,8 @@ class Answers:
         match question:
             case OfGpu(name):
                 return await self._of_gpu(name)
+            case OfGpus():
+                return self._gpus()
             case OfPod(name):
                 return await self._of_pod(name)
             case OfFit():
@@ -72,6 +74,14 @@ class Answers:
         own = {device.resource for device in answer.devices} - known.unregistered.keys()
         usable = {str(offer.name): offer.usable for offer in self._plugins.offered if offer.name in own}
         return replace(answer, notes=beside_a_gpu(await self._node_told(), usable))
+
+    def _gpus(self) -> list[GpuHere]:
+        inventory = self._node.inventory
+        if inventory is None:
+            raise NothingToExplain(f"no GPU could be looked at yet: {self._node.trouble or 'the first look runs'}")
+        found = [GpuHere(gpu.index, gpu.uuid, gpu.pci) for gpu in inventory.gpus]
+        found += [GpuHere(gpu.index, None, gpu.pci) for gpu in inventory.unreadable]
+        return sorted(found, key=lambda gpu: gpu.index)
 
     async def _node_told(self) -> NodeTold | str:
         """Give our Node, or why it cannot be looked at."""

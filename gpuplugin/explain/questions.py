@@ -17,6 +17,10 @@ class OfGpu(Struct, frozen=True, tag="gpu", forbid_unknown_fields=True):
     name: str
 
 
+class OfGpus(Struct, frozen=True, tag="gpus", forbid_unknown_fields=True):
+    """Which GPUs are there? Answer: a GpuHere each, by index."""
+
+
 class OfPod(Struct, frozen=True, tag="pod", forbid_unknown_fields=True):
     """Why does this pod have these GPUs? name: ``namespace/name``. Answer: PodAnswer."""
 
@@ -42,7 +46,15 @@ class OfState(Struct, frozen=True, tag="state", forbid_unknown_fields=True):
     """What is known altogether? Answer: the files of a report, text by name."""
 
 
-Question = OfGpu | OfPod | OfFit | OfState
+Question = OfGpu | OfGpus | OfPod | OfFit | OfState
+
+
+class GpuHere(Struct, frozen=True):
+    """What a GPU may be called by. index: NVML's · uuid: None where it cannot be read · pci: None where it has none."""
+
+    index: int
+    uuid: str | None
+    pci: str | None
 
 
 class FitAnswer(Struct, frozen=True):

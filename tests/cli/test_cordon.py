@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gpuplugin.__main__ import main
+from gpuplugin.cli.look import look
 from gpuplugin.sim.machine import load
 
 GPUS = load("hgx-h100").snapshot.gpus
@@ -56,3 +57,22 @@ def test_letting_back_what_is_not_cordoned_is_said(run):
     status, _, err = run("uncordon", "3", "--simulate", "hgx-h100")
     assert status == 1
     assert "is not cordoned" in err
+
+
+def test_without_driver_and_daemon_no_simulated_gpu_is_advised(run, monkeypatch):
+    monkeypatch.setattr("gpuplugin.discovery.nvml_real.LIBRARY", "libnvidia-ml-of-no-machine.so.1")
+    status, out, err = run("cordon", "3", "--reason", "x")
+    assert (status, out) == (1, "")
+    assert "it cannot be told which GPU '3' is: " in err
+    assert "GPUPLUGIN_PATHS_STATUS is not set" in err
+    assert "A GPU's UUID is taken as it is" in err
+    assert "--simulate" not in err
+    assert json.loads(run("cordon", "--json")[1]) == []
+
+
+def test_a_gpu_that_the_driver_has_and_no_daemon_is_found_all_the_same(run, monkeypatch):
+    seen = look("hgx-h100")
+    monkeypatch.setattr("gpuplugin.cli.cordon.look", lambda _: seen)
+    status, out, err = run("cordon", "3", "--reason", "x")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"{GPUS[3].uuid} is cordoned: ")

@@ -1,15 +1,19 @@
 """A GPU that an operator takes out of service stays out, whoever restarts, until it is let back."""
 
+import asyncio
 import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from gpuplugin.daemon.cordon import LONGEST_REASON, Cordons, CordonWatch, gpu_uuid
 from gpuplugin.errors import CordonRefused
+from gpuplugin.model.ids import pci_address
 from tests.daemon.conftest import GPU, SOON
+from tests.daemon.explained import own, run
 from tests.daemon.test_node import lines
 
 UUID = gpu_uuid("GPU-01234567-89ab-cdef-0123-456789abcdef")
@@ -171,3 +175,44 @@ async def test_a_cordoned_gpu_that_is_unplugged_is_cordoned_when_it_is_back(benc
         bench.machine.plug(gone)
         await bench.kubelet.until(lambda: len(bench.kubelet.devices(GPU)) == 8, 20, "eight devices")
         assert bench.kubelet.allocatable(GPU) == 7
+
+
+async def test_an_index_is_the_daemons_and_a_uuid_that_it_does_not_know_is_warned_of(bench):
+    state, gpus = str(bench.folder / "state"), bench.state.snapshot.gpus
+
+    async def cordon(gpu):
+        return await run(bench, "cordon", gpu, "--reason", "x", "--state", state)
+
+    async with bench.daemon(paths_status=own(bench)):
+        await bench.usable(8)
+        for name in ("3", gpus[3].bus_id, gpus[3].uuid):
+            status, said = await cordon(name)
+            assert status == 0
+            assert said.startswith(f"{gpus[3].uuid} is cordoned: ")
+            assert "warning" not in said
+        await bench.usable(7)
+        status, said = await cordon("9")
+        assert status == 1
+        assert f"'9' is none of the GPUs here; there are: 0 ({pci_address(gpus[0].bus_id)}, {gpus[0].uuid})" in said
+        status, said = await cordon(UUID)
+        assert status == 0
+        assert f"{UUID} is cordoned: " in said
+        assert f"warning: the daemon knows no GPU {UUID}" in said
+        assert f"`gpuplugin uncordon {UUID}`" in said
+        assert (await run(bench, "uncordon", "3", "--state", state))[0] == 0
+        await bench.usable(8)
+    assert list(Cordons(Path(state)).read()) == [UUID]
+
+
+async def test_a_daemon_that_has_seen_no_gpu_yet_says_so_and_nothing_is_cordoned(bench):
+    bench.state.driver(False)
+    state = str(bench.folder / "state")
+    async with bench.daemon(paths_status=own(bench)):
+        async with asyncio.timeout(SOON):
+            said = ""
+            while "no GPU could be looked at yet: " not in said:
+                status, said = await run(bench, "cordon", "3", "--reason", "x", "--state", state)
+                assert status == 1
+        assert "A GPU's UUID is taken as it is" in said
+        assert "--simulate" not in said
+    assert Cordons(Path(state)).read() == {}
