@@ -21,6 +21,8 @@ RESOURCE_NAME_LENGTH = 63
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_SUBDOMAIN_LENGTH, _NAME_LENGTH = 253, 63
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _DEVICE = re.compile(rf"\d+|\d+:\d+|(?i:GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d+/\d+)", re.ASCII)
 _GPU = re.compile(rf"(?i:GPU-{_UUID})")
@@ -51,6 +53,19 @@ def resource_name(value: object) -> str:
     if not _SUBDOMAIN.fullmatch(suffix):
         raise ValueError(f"The part after {RESOURCE_PREFIX} breaks that")
     return whole
+
+
+def taint_key_or_unset(value: object) -> str:
+    """Hold a taint's key to a qualified name of Kubernetes, ``domain/name`` or ``name``; an empty text is none."""
+    key = str(value)
+    domain, slash, name = key.rpartition("/")
+    if key and any(mark in key for mark in "=:"):
+        raise ValueError("Give the key alone, without the taint's value and effect")
+    if slash and (len(domain) > _SUBDOMAIN_LENGTH or not _SUBDOMAIN.fullmatch(domain)):
+        raise ValueError("The part before the / breaks that")
+    if key and (len(name) > _NAME_LENGTH or not _NAME.fullmatch(name)):
+        raise ValueError("The name after the / breaks that" if slash else "")
+    return key
 
 
 def absolute_path(value: object) -> str:
@@ -192,6 +207,12 @@ RESOURCE_NAME = Rule(
     f"a resource name of at most {RESOURCE_NAME_LENGTH} characters with its prefix {RESOURCE_PREFIX} (added when"
     " missing): lower-case letters, digits, - and ., beginning and ending with a letter or digit",
     resource_name,
+)
+TAINT_KEY = Rule(
+    f"a taint's key such as example.com/gpu-not-ready, or nothing: a name of at most {_NAME_LENGTH} letters, digits, -,"
+    " _ and ., beginning and ending with a letter or digit, and before it, if anything, a DNS domain of at most"
+    f" {_SUBDOMAIN_LENGTH} lower-case characters and a /",
+    taint_key_or_unset,
 )
 XID = Rule("an XID number of 1 or more, or all", xid)
 DEVICES = Rule("all, a count of 1 or more, or a list of GPU indexes, gpu:mig indexes, GPU UUIDs or MIG UUIDs", devices)

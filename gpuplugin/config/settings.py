@@ -285,7 +285,7 @@ class NodeObject(_Section, frozen=True):
     """`node`: what is done with this node's object in the Kubernetes API; nothing unless it is asked for."""
 
     name: str = ""
-    startup_taint: str = ""
+    startup_taint: Annotated[str, rules.TAINT_KEY] = ""
     health_condition: bool = False
 
 
