@@ -12,9 +12,11 @@ from gpuplugin.config.settings import GPU_RESOURCE
 from gpuplugin.errors import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpuplugin.config.settings import Config, Mps, ReplicatedResource, TimeSlicing
+
+    _Check = Callable[[Config, Mapping[str, str]], Iterator[Problem]]
 
 MESSAGE_BYTES = 4 << 20
 """What kubelet takes in one message of a device plugin."""
@@ -29,8 +31,25 @@ _LONGEST_MIG = f"MIG-{_LONGEST_GPU}/00/00"
 _NUMA_NODE = 255
 
 
-def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
-    """Give all that is wrong. sources: where each key was set."""
+def problems(config: Config, sources: Mapping[str, str], refused: Iterable[str] = ()) -> Iterator[Problem]:
+    """Give all that is wrong. sources: where each key was set.
+
+    refused: keys that could not be read, and keys with one below that is unknown: what rests on those is not judged.
+    """
+    wrong = tuple(refused)
+    for needed, check in _CHECKS:
+        if not any(_touches(key, needs) for key in wrong for needs in needed):
+            yield from check(config, sources)
+
+
+def _touches(key: str, needs: str) -> bool:
+    """Whether one is the other or has it below; the file as a whole (``""``) has all."""
+    key, needs = f"{key.replace('[', '.')}.", f"{needs}."
+    return key == "." or key.startswith(needs) or needs.startswith(key)
+
+
+def _one_way(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Find sharing in two ways, and in one that MIG devices cannot have."""
     sharing = config.sharing
     if sharing.time_slicing and sharing.mps:
         yield Problem(
@@ -48,6 +67,10 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "none, single",
             "MPS is for whole GPUs: share MIG devices by sharing.timeSlicing",
         )
+
+
+def _claims(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Find what claims need and do not have."""
     if config.dra.gpus and not config.node.name:
         yield Problem(
             sources.get("dra.gpus", ""),
@@ -56,12 +79,20 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "this node's name in the Kubernetes API",
             "Claims with dra.gpus need it: set NODE_NAME from spec.nodeName",
         )
+
+
+def _tls(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Find half of what TLS takes."""
     if (config.metrics.certificate is None) is not (config.metrics.key is None):
         lacking = "metrics.certificate" if config.metrics.certificate is None else "metrics.key"
         there = "metrics.key" if config.metrics.certificate is None else "metrics.certificate"
         yield Problem(
             sources.get(there, ""), lacking, "", "the path of a PEM file", f"TLS takes both: {there} is set alone"
         )
+
+
+def _startup_taint(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Find a taint to be taken off a node without a name."""
     if config.node.startup_taint and not config.node.name:
         yield Problem(
             sources.get("node.startupTaint", ""),
@@ -70,6 +101,10 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "this node's name in Kubernetes",
             "The taint is taken off that node: set NODE_NAME from the pod's spec.nodeName",
         )
+
+
+def _profiles(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Find files to be chosen by the label of a node without a name."""
     if config.profiles.folder and not config.node.name:
         yield Problem(
             sources.get("profiles.folder", ""),
@@ -78,9 +113,11 @@ def problems(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
             "this node's name in Kubernetes",
             "Its label chooses the file: set NODE_NAME from the pod's spec.nodeName",
         )
-    yield from _told(config, sources)
-    yield from _labels(config, sources)
-    yield from _unreachable(config, sources)
+
+
+def _shared(config: Config, sources: Mapping[str, str]) -> Iterator[Problem]:
+    """Find in what is shared what cannot be."""
+    sharing = config.sharing
     if sharing.time_slicing:
         yield from _section("sharing.timeSlicing", sharing.time_slicing, config, sources)
     if sharing.mps:
@@ -243,3 +280,17 @@ def _replicas(source: str, key: str, here: str, entry: ReplicatedResource, confi
         what = f"{devices} {'MIG devices' if mig else 'GPUs'}"
         advice = f"With {what} the list would have {needed} bytes, and kubelet takes {MESSAGE_BYTES}"
         yield Problem(source, f"{here}.replicas", entry.replicas, f"at most {most}", advice)
+
+
+_CHECKS: tuple[tuple[tuple[str, ...], _Check], ...] = (
+    (("sharing", "flags.migStrategy"), _one_way),
+    (("dra.gpus", "node.name"), _claims),
+    (("metrics.certificate", "metrics.key"), _tls),
+    (("node.startupTaint", "node.name"), _startup_taint),
+    (("profiles.folder", "node.name"), _profiles),
+    (("node.healthCondition", "events.enabled", "node.name"), _told),
+    (("labels", "flags.useNodeFeatureAPI", "flags.gfd.outputFile", "node.name"), _labels),
+    (("resources",), _unreachable),
+    (("sharing", "resources", "flags.migStrategy"), _shared),
+)
+"""Each check with the keys that it rests on."""

@@ -35,6 +35,8 @@ _FOR_TESTS = f"{PREFIX}TEST_"
 """What the project's own tests are told by; a daemon that they start inherits it."""
 _SERVICE_LINK = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 """What Kubernetes puts into every container of a namespace that has a Service whose name begins with gpuplugin."""
+_WHOLE = "sharing"
+"""The section in which something must be given: with a part of it refused, the rest may be no section any more."""
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
@@ -71,11 +73,13 @@ def load_with_sources(file: Path | None, environ: Mapping[str, str], flags: Flag
     _environment(reading, environ)
     _flags(reading, flags)
     reading.problems += unsupported.problems(reading.given)
-    if reading.problems:
-        raise ConfigError(reading.problems)
     sources = {key: given.source for key, given in reading.given.items()}
-    config = msgspec.convert(_nested(reading.given), Config)
-    if problems := list(crosschecks.problems(config, sources)):
+    refused = [problem.key for problem in reading.problems]
+    readable = reading.given
+    if any(key.startswith(_WHOLE) for key in refused):
+        readable = {key: given for key, given in readable.items() if not key.startswith(_WHOLE)}
+    config = msgspec.convert(_nested(readable), Config)
+    if problems := [*reading.problems, *crosschecks.problems(config, sources, refused)]:
         raise ConfigError(problems)
     return Loaded(config, sources, path)
 

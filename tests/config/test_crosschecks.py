@@ -204,3 +204,40 @@ def test_the_length_of_a_list_is_exactly_that_of_the_message(devices, replicas, 
 def test_what_is_allowed_has_room_and_one_more_has_not(devices, uuid, most):
     assert device_list(longest(devices, most, uuid)).ByteSize() <= MESSAGE_BYTES
     assert device_list(longest(devices, most + 1, uuid)).ByteSize() > MESSAGE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("log: {level: 5}\ndra: {gpus: all}", ["log.level", "node.name"]),
+        (
+            "log: {levle: info}\nmetrics: {key: /k}\nnode: {startupTaint: a/b}",
+            ["log", "metrics.certificate", "node.name"],
+        ),
+        (
+            "sharing: {mps: {failRequestsGreaterThanOne: true}}\nmetrics: {key: /k}",
+            ["sharing.mps.resources", "metrics.certificate"],
+        ),
+        (
+            "devices: {exclude: [true]}\n" + slicing(GPU, GPU),
+            ["devices.exclude[0]", "sharing.timeSlicing.resources[1].name"],
+        ),
+    ],
+)
+def test_what_cannot_be_read_hides_no_mistake_elsewhere(problems, text, keys):
+    assert [key for key, _ in problems(text)] == keys
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ("node: {name: 5}\ndra: {gpus: all}", ["node.name"]),
+        ("node: {nmae: n}\ndra: {gpus: all}\nevents: {enabled: true}", ["node"]),
+        ("nod: {name: n}\ndra: {gpus: all}", [""]),
+        ("flags: {migStrategy: mixt}\n" + slicing(SMALL), ["flags.migStrategy"]),
+        ("resources: {gpus: [{pattern: a}]}\n" + slicing("{name: a, replicas: 2}"), ["resources.gpus[0].name"]),
+        ("metrics: {key: /k, certificate: c}", ["metrics.certificate"]),
+    ],
+)
+def test_what_rests_on_something_that_cannot_be_read_is_not_judged(problems, text, unread):
+    assert [key for key, _ in problems(text)] == unread
