@@ -1,4 +1,4 @@
-# Everything runs in .venv, made from the locks. `make demo` needs Python 3.11 or newer and nothing else.
+# Everything runs in .venv, made from the locks. `make demo` needs Python 3.11 or newer and a package index, nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
