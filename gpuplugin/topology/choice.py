@@ -71,10 +71,13 @@ class Chooser:
     def choose(self, available: Iterable[DeviceId], must: Iterable[DeviceId], size: int) -> Choice:
         """The best `size` of `available` with all of `must`. The order and repetition of ids make no difference.
 
-        A lost GPU is left out unless it is in `must`: whether it can still be used is for Allocate to say.
-        Raises UnknownDevice for an id that is none of the resource's, UnsatisfiableRequest when no set fits.
+        A lost GPU is left out unless it is in `must`: whether it can still be used is for Allocate to say. So is a
+        device that is offered no longer, of which kubelet has not heard yet.
+        Raises UnknownDevice for an id in `must` that is none of the resource's, UnsatisfiableRequest when no set fits.
         """
-        free = {device: self._parse(device) for device in dict.fromkeys(available)}
+        found = {device: self._find(device) for device in dict.fromkeys(available)}
+        free = {device: place for device, place in found.items() if place is not None}
+        gone = [device for device, place in found.items() if place is None]
         wanted = {device: self._parse(device) for device in dict.fromkeys(must)}
         lost = [one for one, (base, _) in free.items() if self._is_lost(base) and one not in wanted]
         if outside := [one for one in wanted if one not in free]:
@@ -89,6 +92,7 @@ class Chooser:
             del free[one]
         if size > len(free):
             without = f", leaving out the lost {_named(lost)}" if lost else ""
+            without += f", without {_named(gone)}, which this resource does not have (any more)" if gone else ""
             raise UnsatisfiableRequest(f"{self._resource}: {size} asked for, but only {len(free)} can be used{without}")
         usable = self._mask(free.values())
         if all(self._places[base].plain for base, _ in free.values()):
@@ -130,12 +134,16 @@ class Chooser:
             raise UnsatisfiableRequest(f"{self._resource}: {size} asked for, {rule}, but only {gpus} one to give")
 
     def _parse(self, device: DeviceId) -> tuple[DeviceId, int]:
-        """Give the device and its replica's number, 0 where it has none."""
+        found = self._find(device)
+        if found is None:
+            raise UnknownDevice(self._resource, device)
+        return found
+
+    def _find(self, device: DeviceId) -> tuple[DeviceId, int] | None:
+        """Give the device and its replica's number, 0 where it has none; None where it is none of the resource's."""
         base, replica = without_replica(device)
         place = self._places.get(base)
-        if place is None or not _within(replica, place.replicas):
-            raise UnknownDevice(self._resource, device)
-        return base, replica or 0
+        return (base, replica or 0) if place is not None and _within(replica, place.replicas) else None
 
     def _is_lost(self, base: DeviceId) -> bool:
         return bool(self._tables.lost >> self._places[base].position & 1)

@@ -43,12 +43,16 @@ def test_a_resource_may_offer_only_some_of_the_gpus() -> None:
     assert choice.devices == ("y", "z")
 
 
-def test_an_unknown_id_is_named() -> None:
-    with pytest.raises(UnknownDevice, match="has no device 'q'") as caught:
-        chooser(machines.hgx_h100()).choose(ids("abq"), [], 1)
-    assert caught.value.device == "q"
-    with pytest.raises(UnknownDevice, match="'r'"):
+def test_an_unknown_id_that_must_be_had_is_named() -> None:
+    with pytest.raises(UnknownDevice, match="has no device 'r'") as caught:
         chooser(machines.hgx_h100()).choose(ids("ab"), ids("r"), 1)
+    assert caught.value.device == "r"
+
+
+def test_what_is_offered_no_longer_is_left_out_as_kubelet_hears_of_it_a_moment_later() -> None:
+    assert chooser(machines.hgx_h100()).choose(ids("aqb"), [], 2).devices == ("a", "b")
+    with pytest.raises(UnsatisfiableRequest, match=r"3 asked for, but only 2 can be used, without q, which"):
+        chooser(machines.hgx_h100()).choose(ids("aqb"), [], 3)
 
 
 @pytest.mark.parametrize(

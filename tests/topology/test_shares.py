@@ -135,9 +135,14 @@ def test_spread_that_cannot_be_had_is_refused_with_the_reason(free: str, must: s
 @pytest.mark.parametrize("unknown", ["a", "a::4", "a::-1", "a::", "a::x", "z::0", "a::0::0", "a::٣"])
 def test_an_id_that_is_not_offered_is_unknown(unknown: str) -> None:
     with pytest.raises(UnknownDevice):
-        replicas(4).choose([DeviceId(unknown)], [], 1)
+        replicas(4).choose([DeviceId(unknown)], [DeviceId(unknown)], 1)
     with pytest.raises(UnknownDevice):
-        migs((1,)).choose([DeviceId("a0::0")], [], 1)
+        migs((1,)).choose([DeviceId("a0::0")], [DeviceId("a0::0")], 1)
+
+
+def test_slices_that_have_just_ceased_to_be_are_left_out() -> None:
+    free = [DeviceId(f"a::{number}") for number in range(8)]
+    assert replicas(4).choose(free, [], 4).devices == tuple(free[:4])
 
 
 def test_a_resource_may_have_shared_and_plain_devices() -> None:
