@@ -76,8 +76,8 @@ class ListeningSocket:
             raise SocketError(f"{path} cannot be served: {error}") from error
 
     def lost(self) -> bool:
-        """Whether kubelet could not reach us any more."""
-        return self._server is None or identity(self.path) != self._identity
+        """Whether kubelet could not reach us (any more): as it starts, it removes what it finds in its folder."""
+        return self._server is None or self._identity is None or identity(self.path) != self._identity
 
     def newer(self) -> Path | None:
         """A later instance's socket for the same, if one serves."""
