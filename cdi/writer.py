@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cdi.names import CLAIM_PREFIX, FILE_PREFIX, file_name
 from cdi.spec import encode
 from cdi.validate import validate
+from gpuplugin.durable import TEMPORARY, replace, sync_folder
 from gpuplugin.errors import CdiUnwritable
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ FILE_MODE: Final = 0o644
 ABANDONED: Final = 60.0
 """Seconds after which a temporary file is taken for the leftover of a daemon that was killed."""
 
-_TEMPORARY: Final = ".tmp"
 _ADVICE: Final = {
     errno.EROFS: "mount the host's folder into the daemon read-write",
     errno.ENOSPC: "free space on that file system; the next try is made by itself",
@@ -82,7 +80,8 @@ def write(folder: Path, name: str, content: bytes) -> bool:
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(FOLDER_MODE)
-        _replace(path, content)
+        replace(path, content, FILE_MODE)
+        _sync_folder(path.parent)
     except OSError as error:
         raise _unwritable(path, error) from error
     return True
@@ -146,41 +145,17 @@ def _holds(path: Path, content: bytes) -> bool:
         return False
 
 
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(temporary, flags, 0o600)
-    try:
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            os.fchmod(descriptor, FILE_MODE)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)  # noqa: PTH105  # beside the other calls of os
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
 def _sync_folder(folder: Path) -> None:
     """Make a rename or removal outlive a loss of power, on file systems that know how."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync_folder(folder)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-    finally:
-        os.close(descriptor)
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    if not (entry.name.startswith(".") and entry.name.endswith(_TEMPORARY)):
+    if not (entry.name.startswith(".") and entry.name.endswith(TEMPORARY)):
         return False
     return time.time() - entry.stat(follow_symlinks=False).st_mtime > ABANDONED
 

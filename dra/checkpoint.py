@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from dra.claim import ClaimName
+from gpuplugin.durable import sync_folder
 from gpuplugin.errors import CheckpointError, DeviceHeld
 from gpuplugin.model.holds import Hold, Holder, Owner, Use
 from gpuplugin.model.ids import GpuUuid
@@ -209,7 +210,7 @@ class Checkpoint:
                 self._put_aside(uid)
             elif uid in self._read:
                 self._path(uid).unlink(missing_ok=True)
-                self._sync()
+                sync_folder(self.folder)
             self._look()
 
     def put_aside(self, uid: str, instead: Record | None) -> None:
@@ -299,7 +300,7 @@ class Checkpoint:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        self._sync()
+        sync_folder(self.folder)
         status = path.lstat()
         self._stamps[record.uid] = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
         self._read[record.uid] = record
@@ -308,20 +309,13 @@ class Checkpoint:
     def _put_aside(self, uid: str) -> None:
         self._keep_copy(uid)
         self._path(uid).unlink(missing_ok=True)
-        self._sync()
+        sync_folder(self.folder)
 
     def _keep_copy(self, uid: str) -> None:
         aside = self.folder / _UNREADABLE
         aside.mkdir(mode=0o700, exist_ok=True)
         with suppress(OSError):  # a file that cannot even be linked has nothing that helps a person
             os.link(self._path(uid), aside / f"{uid}{_SUFFIX}.{time.time_ns():x}")
-
-    def _sync(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def _path(self, uid: str) -> Path:
         if not uid or "/" in uid or uid.startswith("."):

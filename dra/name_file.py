@@ -6,15 +6,13 @@ One that makes no sense is put aside, said, and made again from the records of c
 
 from __future__ import annotations
 
-import os
-import secrets
-from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dra.names import Names, adopt_pairs
+from gpuplugin.durable import replace, sync_folder
 from gpuplugin.errors import CheckpointError
 from gpuplugin.model.ids import GpuUuid
 
@@ -59,24 +57,10 @@ def load(path: Path) -> tuple[Names, str]:
 def save(path: Path, names: Names) -> None:
     """Put the names on disk, durably. Raises CheckpointError: then they hold for as long as this process, no longer."""
     content = msgspec.json.encode(_File(FORMAT, dict(sorted(names.by_gpu.items()))))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # the other instance of an update writes too
     try:
         path.parent.mkdir(mode=0o750, exist_ok=True)  # the one above is kubelet's
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace(path, content, 0o600)
+        sync_folder(path.parent)
     except OSError as error:
         raise CheckpointError(
             path, f"cannot be written: {error.strerror or error}; device names are kept here"

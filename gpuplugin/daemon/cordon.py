@@ -10,21 +10,21 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from gpuplugin.durable import replace, sync_folder
 from gpuplugin.errors import CordonRefused
 from gpuplugin.model.ids import GpuUuid
 from gpuplugin.serving.pace import next_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 log = structlog.get_logger()
 
@@ -92,7 +92,8 @@ class Cordons:
             self._folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
             self._folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
             _close(self._folder)
-            _write(path, json.dumps({"gpu": gpu, "reason": reason, "since": since}) + "\n")
+            replace(path, f"{json.dumps({'gpu': gpu, 'reason': reason, 'since': since})}\n".encode(), 0o600)
+            sync_folder(self._folder)
         except OSError as error:
             raise _unwritable(path, error) from error
         return path
@@ -102,7 +103,7 @@ class Cordons:
         path = self._folder / f"{gpu}.json"
         try:
             path.unlink()
-            _sync(self._folder)
+            sync_folder(self._folder)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -158,29 +159,6 @@ def _read(path: Path) -> Cordon | None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         log.error("a cordon makes no sense: it holds all the same", path=str(path), reason=str(error))  # noqa: TRY400
         return Cordon(f"{path} makes no sense; write it anew, or take it away, with gpuplugin cordon and uncordon")
-
-
-def _write(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unwritable(path: Path, error: OSError) -> CordonRefused:

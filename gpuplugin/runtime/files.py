@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gpuplugin.durable import sync_folder
 from gpuplugin.errors import RuntimeConfigRefused
 from gpuplugin.runtime.document import Source
 
@@ -173,7 +174,7 @@ def _replace(target: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    _sync(target.parent)
+    sync_folder(target.parent)
 
 
 def _copy(like: Path, content: bytes, path: Path) -> None:
@@ -203,14 +204,6 @@ def _make_alike(like: Path, descriptor: int) -> None:
     with suppress(OSError):  # a file system without them
         for name in os.listxattr(like):
             os.setxattr(descriptor, name, os.getxattr(like, name))
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _refused(path: Path, error: OSError) -> RuntimeConfigRefused:
