@@ -9,8 +9,6 @@ Versions 25.3 to 0.4 are read. A checkpoint is of one boot: after another nothin
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,6 +18,7 @@ import msgspec
 from dra.checkpoint import COMPLETED, Record, RecordedDevice, RecordedPod
 from dra.claim import sole
 from gpuplugin.errors import CheckpointError
+from gpuplugin.serving.socket import accepts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +122,7 @@ class Predecessor:
     def serves(self) -> Path | None:
         """The socket at which it registers with kubelet, if it is there still."""
         usual = self.registry / f"{self.driver}-reg.sock"
-        return usual if _accepts(usual) else None
+        return usual if accepts(usual) else None
 
     def prepared(self, whose: Mapping[str, GpuUuid]) -> tuple[Record, ...]:
         """The claims that it has prepared, without their names, see UNKNOWN_NAME; a MIG device holds its whole GPU.
@@ -198,15 +197,3 @@ def _record(uid: str, claim: _Claim, whose: Mapping[str, GpuUuid]) -> Record:
     )
     found = tuple(device for device in devices if device is not None)
     return Record(uid, UNKNOWN_NAME, UNKNOWN_NAME, found, pods, COMPLETED)
-
-
-def _accepts(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)  # noqa: FBT003
-        try:
-            probe.connect(os.fsencode(path))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-    return True

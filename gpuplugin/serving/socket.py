@@ -42,7 +42,7 @@ def identity(path: Path) -> Identity | None:
 
 def serves(folder: Path) -> bool:
     """Whether an instance of ours serves in a folder, at whatever socket. What killed ones have left does not count."""
-    return any(_accepts(path) for path in _ours(folder, _PREFIX))
+    return any(accepts(path) for path in _ours(folder, _PREFIX))
 
 
 class ListeningSocket:
@@ -84,7 +84,7 @@ class ListeningSocket:
         serial = re.compile(rf"{re.escape(self._stem)}[0-9a-f]+\.sock")  # not those of gpu-part, for gpu
         others = (path for path in self._others(self._stem) if serial.fullmatch(path.name))
         later = (path for path in others if path.name > self.path.name)
-        return next(filter(_accepts, later), None)
+        return next(filter(accepts, later), None)
 
     async def close(self) -> None:
         """Stop serving and remove the socket."""
@@ -107,7 +107,7 @@ class ListeningSocket:
     def _clear_up(self) -> None:
         """Remove what instances that were killed have left."""
         for path in self._others(_PREFIX):
-            if not _accepts(path):
+            if not accepts(path):
                 with contextlib.suppress(OSError):
                     path.unlink()
 
@@ -129,7 +129,8 @@ def _short(label: str) -> str:
     return f"{label[: _LONGEST_LABEL - 9]}_{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
-def _accepts(path: Path) -> bool:
+def accepts(path: Path) -> bool:
+    """Whether somebody listens at that socket."""
     with socket(AF_UNIX, SOCK_STREAM) as probe:
         probe.setblocking(False)  # noqa: FBT003
         try:
