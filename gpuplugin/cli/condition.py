@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,5 +43,5 @@ async def _remove(config: Config, node: str) -> tuple[str, ...]:
     from gpuplugin.kube.conditions import remove_from_nodes  # noqa: PLC0415
     from gpuplugin.plan.node_condition import TYPE  # noqa: PLC0415
 
-    async with Kube(Path(config.paths.kubeconfig) if config.paths.kubeconfig else None) as kube:
+    async with Kube(config.paths.kubeconfig_file) as kube:
         return await remove_from_nodes(kube, TYPE, node)

@@ -89,7 +89,7 @@ async def _remove(config: Config, node: str) -> list[str]:
     if settings.owner == "nfd-file":
         file = Path(config.flags.gfd.output_file)
         return [str(file)] if LabelsInFile(file).remove() else []
-    async with Kube(Path(config.paths.kubeconfig) if config.paths.kubeconfig else None) as kube:
+    async with Kube(config.paths.kubeconfig_file) as kube:
         if settings.owner == "nfd-object":
             removed += await labels.remove_features(kube, settings.namespace, node)
         removed += await labels.remove_from_nodes(kube, node)

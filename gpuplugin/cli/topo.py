@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +17,8 @@ from gpuplugin.model.ids import GpuUuid, without_replica
 from gpuplugin.topology.matrix import LEGEND, Matrix, matrix
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuplugin.model.ids import DeviceUuid
     from gpuplugin.model.inventory import Inventory
 
@@ -45,9 +46,9 @@ async def _holders() -> dict[DeviceUuid, str]:
     """Say which pods have which devices; nothing where kubelet is not here to be asked."""
     from gpuplugin.serving.pod_resources import pod_resources  # noqa: PLC0415 - likewise
 
-    kubelet = load(None, os.environ, {}).paths.kubelet
+    paths = load(None, os.environ, {}).paths
     try:
-        found = await pod_resources(Path(kubelet, "pod-resources/kubelet.sock"))
+        found = await pod_resources(paths.pod_resources_socket)
     except PodResourcesUnavailable as error:
         print(f"gpuplugin: without who holds what: {error}", file=sys.stderr)
         return {}

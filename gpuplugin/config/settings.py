@@ -336,6 +336,16 @@ class Paths(_Section, frozen=True):
         """Where kubelet takes registrations; our own sockets go into the same folder."""
         return Path(self.kubelet_socket or f"{self.kubelet}/device-plugins/kubelet.sock")
 
+    @property
+    def pod_resources_socket(self) -> Path:
+        """Where kubelet tells what its pods have."""
+        return Path(self.kubelet, "pod-resources", "kubelet.sock")
+
+    @property
+    def kubeconfig_file(self) -> Path | None:
+        """How the API server is reached; None: by the service account of our pod."""
+        return Path(self.kubeconfig) if self.kubeconfig else None
+
 
 class Log(_Section, frozen=True):
     """`log`: what is written, and how."""

@@ -55,9 +55,8 @@ def _configured(config: Config) -> None:
 async def _get(config: Config, kind: Kind[T], name: str, namespace: str = "") -> T:
     from gpuplugin.kube.client import Kube  # noqa: PLC0415 - likewise
 
-    path = config.paths.kubeconfig
     try:
-        async with asyncio.timeout(ANSWER_SECONDS), Kube(Path(path) if path else None) as kube:
+        async with asyncio.timeout(ANSWER_SECONDS), Kube(config.paths.kubeconfig_file) as kube:
             return await kube.get(kind, name, namespace=namespace, patience=PATIENCE_SECONDS)
     except (KubeUnconfigured, KubeError) as error:
         raise NothingToExplain(str(error)) from None

@@ -71,7 +71,6 @@ ASK_AGAIN_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 150.0
 """How long there must be nothing to do before claims are not served any more; kubelet tries again within a minute."""
-POD_RESOURCES = Path("pod-resources", "kubelet.sock")
 SETTLE_SECONDS = 1.0
 """From a change of owner to that question: what was given away before it, kubelet must have noted."""
 _NOT_LOOKED = "the GPUs have not been looked at yet"
@@ -223,10 +222,9 @@ class Claims:
         from gpuplugin.kube.client import Kube  # noqa: PLC0415 - not before kubelet is served
 
         pauses, self._waits_for = Backoff(1.0, 60.0), ""
-        path = self._config.paths.kubeconfig
         while True:
             try:
-                return Kube(Path(path) if path else None)
+                return Kube(self._config.paths.kubeconfig_file)
             except KubeUnconfigured as error:
                 if str(error) != self._waits_for:
                     self._waits_for = str(error)
@@ -272,7 +270,7 @@ class Claims:
         return {(one.namespace, one.claim) for one in found.claimed if one.driver == DRIVER and one.pool == self._pool}
 
     async def _ask(self) -> PodResources:
-        return await pod_resources(self._kubelet / POD_RESOURCES)
+        return await pod_resources(self._config.paths.pod_resources_socket)
 
     async def _ask_kubelet(self) -> None:
         """Find out who has GPUs by way of their former owner: once for each change, and again while somebody has."""
@@ -302,7 +300,7 @@ class Claims:
     async def _ask_once(self) -> None:
         """Ask what kubelet could give, then what it has given: what was on its way between the two is in the second."""
         question = self._owners.question()
-        offered = await allocatable(self._kubelet / POD_RESOURCES)
+        offered = await allocatable(self._config.paths.pod_resources_socket)
         news = self._owners.take(question, offered, await self._ask())
         await self._worker.run(self._checkpoint.load)  # another instance may have unprepared some
         if news:

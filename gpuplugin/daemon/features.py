@@ -44,7 +44,7 @@ def features(config: Config, host: Host, inventory: Inventory) -> dict[str, Any]
         "control_node": access(host.dev_root.see(f"/dev/{CONTROL_NODE}")),
         "cdi": "writable" if os.access(config.paths.cdi, os.W_OK) else f"{config.paths.cdi} cannot be written",
         "kubelet": registration.is_socket(),
-        "pod_resources": Path(config.paths.kubelet, "pod-resources/kubelet.sock").is_socket(),
+        "pod_resources": config.paths.pod_resources_socket.is_socket(),
         "dra": Path(config.paths.kubelet, "plugins_registry").is_dir(),
         "runtimes": [name for name, path in RUNTIMES.items() if host.driver_root.resolve(path) is not None],
         "cgroups": 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1,

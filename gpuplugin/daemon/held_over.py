@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -42,7 +41,7 @@ class HeldOver:
     """Tells the node what to hold back."""
 
     def __init__(self, config: Config, node: Node) -> None:
-        self._socket, self._node = Path(config.paths.kubelet, "pod-resources/kubelet.sock"), node
+        self._socket, self._node = config.paths.pod_resources_socket, node
         self._grants = self._last_said = frozenset[Grant]()
         self._asked_for: frozenset[Form] | None = None
         self._told: Mapping[DeviceUuid, str] = {}

@@ -60,7 +60,7 @@ class Room:
 
 async def ask(config: Config) -> FromKubelet:
     """Ask kubelet for its pods, and for what it has."""
-    socket = Path(config.paths.kubelet, "pod-resources/kubelet.sock")
+    socket = config.paths.pod_resources_socket
     try:
         return FromKubelet(await pod_resources(socket), await allocatable(socket))
     except PodResourcesUnavailable as error:

@@ -143,10 +143,9 @@ async def connect(config: Config, what: str) -> Kube:
     from gpuplugin.kube.client import Kube  # noqa: PLC0415 - costs 10 MiB, and few need it
 
     pauses, trouble = Backoff(1.0, 60.0), ""
-    path = config.paths.kubeconfig
     while True:
         try:
-            return Kube(Path(path) if path else None)
+            return Kube(config.paths.kubeconfig_file)
         except KubeUnconfigured as error:
             if str(error) != trouble:
                 trouble = str(error)

@@ -123,7 +123,7 @@ class Metrics:
                     log.warning("the certificate before stays in use", reason=trouble)
 
     async def _follow_pods(self) -> None:
-        kubelet = Path(self._config.paths.kubelet, "pod-resources/kubelet.sock")
+        kubelet = self._config.paths.pod_resources_socket
         while True:
             try:
                 self._pods, self._pods_at, self._pods_trouble = await pod_resources(kubelet), time.monotonic(), ""

@@ -101,8 +101,8 @@ async def node_labels(config: Config) -> AsyncGenerator[str, None]:
     from gpuplugin.kube.kinds import NODES  # noqa: PLC0415 - likewise
     from gpuplugin.kube.watch import Follower  # noqa: PLC0415 - likewise
 
-    name, access = config.node.name, config.paths.kubeconfig
-    async with Kube(Path(access) if access else None) as kube:
+    name = config.node.name
+    async with Kube(config.paths.kubeconfig_file) as kube:
         follower = Follower(kube, NODES, f"metadata.name={name}", _tell)
         async with aclosing(follower.follow()) as pictures:
             async for seen in pictures:

@@ -8,7 +8,6 @@ the taint is not put on again when GPUs break later, health tells of that.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -38,8 +37,7 @@ async def lift(config: Config, offers: Callable[[], Offers | None]) -> None:
     from gpuplugin.kube.client import Kube  # noqa: PLC0415 - costs 10 MiB, and only this option needs it
 
     try:
-        path = config.paths.kubeconfig
-        async with Kube(Path(path) if path else None) as kube:
+        async with Kube(config.paths.kubeconfig_file) as kube:
             await _lift(kube, config.node.name, config.node.startup_taint, offers)
     except KubeUnconfigured as error:
         log.error("the startup taint cannot be lifted", reason=str(error))  # noqa: TRY400 - for people
@@ -60,9 +58,7 @@ async def _lift(kube: Kube, name: str, key: str, offers: Callable[[], Offers | N
             if await lift_once(kube, name, key, now):
                 log.info("startup taint lifted", node=name, taint=key)
                 return
-        except (
-            KubeError
-        ) as error:  # KubeInvalid: somebody changed the taints since we looked, or may refuse it for ever
+        except KubeError as error:  # KubeInvalid too: taints were changed since we looked, or it is refused for ever
             trouble = str(error)
         if trouble and trouble != said:
             log.warning("the startup taint is still on the node", taint=key, reason=trouble)

@@ -94,7 +94,7 @@ class TopologyObject:
                 self._changed.set()
 
     async def _ask_kubelet(self) -> None:
-        socket, trouble = Path(self._config.paths.kubelet, "pod-resources/kubelet.sock"), ""
+        socket, trouble = self._config.paths.pod_resources_socket, ""
         while True:
             try:
                 found = await pod_resources(socket)
