@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuplugin.errors import NothingToExplain
 from gpuplugin.explain.fit import Asked, would_admit
-from gpuplugin.explain.memory import is_memory
+from gpuplugin.explain.memory import added_up, is_memory
 from gpuplugin.explain.node_object import NodeAnswer, NodeTold, of_node
 from gpuplugin.explain.questions import FitAnswer, OfFit
 from gpuplugin.explain.stock import CPU
@@ -47,10 +47,7 @@ def answer_fit(
     notes = [*_left_out(asked, containers, room), *_settings_doubts(settings, room), *room.notes]
     counted = containers if room.cpus else tuple(_without_cpus(each) for each in containers)
     fit = would_admit(Rules(policy, machine(known), scope == "pod"), there, counted, room.memory)
-    total: dict[str, int] = {}
-    for each in containers:
-        for name, count in each.counts.items():
-            total[name] = total.get(name, 0) + count
+    total = added_up(each.counts for each in containers)
     usable = {str(resource.name): resource.usable for resource in offered if resource.name not in known.unregistered}
     of = NodeAnswer(why_not=node) if isinstance(node, str) else of_node(node, total, usable, asked.pod)
     rests_on = (*room.rests_on, *(() if isinstance(node, str) else ("the Node object",)))

@@ -256,25 +256,18 @@ def _has_cpu(value: object) -> bool:
 
 
 def _cpus(found: _Found, value: object) -> tuple[int, ...] | None:
-    """Read ``reservedSystemCPUs``; None where it says nothing."""
+    """Read ``reservedSystemCPUs``, where people may have written ``8,0-3``; None where it says nothing."""
     text = _text(value)
     if not text:
         return None
     try:
-        return cpu_list(text)
+        ends = [(int(one), int(last or one)) for one, _, last in (part.partition("-") for part in text.split(","))]
+        if max(last for _, last in ends) >= _CPUS_MAX:
+            raise ValueError(text)  # noqa: TRY301 - refused like all that is no list
+        return tuple(sorted({cpu for one, last in ends for cpu in range(one, last + 1)}))
     except ValueError:
         found.troubles.append(f"reservedSystemCPUs: {text!r} is no list of CPUs; allowed: such as 0-3,8")
         return None
-
-
-def cpu_list(text: str) -> tuple[int, ...]:
-    """Read the kernel's list notation, ``0-3,8``; none in "". Raises ValueError."""
-    if not text:
-        return ()
-    ends = [(int(one), int(last or one)) for one, _, last in (part.partition("-") for part in text.split(","))]
-    if max(last for _, last in ends) >= _CPUS_MAX:
-        raise ValueError(text)
-    return tuple(sorted({cpu for one, last in ends for cpu in range(one, last + 1)}))
 
 
 def _text(value: object) -> str | None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuplugin.discovery.kubelet_settings import KUBELET, HostFiles, cpu_list
+from gpuplugin.discovery.kubelet_settings import KUBELET, HostFiles
+from gpuplugin.discovery.sysfs import parse_cpulist
 from gpuplugin.model.kubelet import CpuState, KubeletStates, MemoryBlock, MemoryOfNode, MemoryState
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ def _read(files: HostFiles, path: str, make: Callable[[dict[str, Any]], T], trou
 def _cpus(document: dict[str, Any]) -> CpuState:
     own: dict[Owner, frozenset[int]] = {}
     for uid, containers in (document.get("entries") or {}).items():
-        own |= {(uid, name): frozenset(cpu_list(cpus)) for name, cpus in containers.items()}
+        own |= {(uid, name): frozenset(parse_cpulist(cpus)) for name, cpus in containers.items()}
     for uid, entry in (document.get("podEntries") or {}).items():
-        own[uid, ""] = frozenset(cpu_list(entry.get("cpuSet", "")))
-    return CpuState(str(document["policyName"]), frozenset(cpu_list(document.get("defaultCpuSet") or "")), own)
+        own[uid, ""] = frozenset(parse_cpulist(entry.get("cpuSet", "")))
+    return CpuState(str(document["policyName"]), frozenset(parse_cpulist(document.get("defaultCpuSet") or "")), own)
 
 
 def _memory(document: dict[str, Any]) -> MemoryState:

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from gpuplugin.explain.lack import Lack, of_memory, of_stock
-from gpuplugin.explain.memory import Memory, amount, is_memory, size
+from gpuplugin.explain.memory import Memory, added_up, amount, is_memory, size
 from gpuplugin.explain.stock import CPU, SYSTEM
 from gpuplugin.explain.verdict import Rules, decide, order, strict_places
 from gpuplugin.topology.affinity import Policy, Want, hints
@@ -122,8 +122,7 @@ def _questions(rules: Rules, containers: Sequence[Asked], *, counting_memory: bo
         return tuple((f"its own container {each.name}", each.amounts if counting_memory else {}) for each in asked)
 
     def sums(asked: Sequence[Asked]) -> dict[str, int]:
-        names = dict.fromkeys(name for each in asked for name in each.counts)
-        total = {name: sum(each.counts.get(name, 0) for each in asked) for name in names}
+        total = added_up(each.counts for each in asked)
         return {name: count for name, count in total.items() if count and (counting_memory or not is_memory(name))}
 
     if rules.pod_scope and rules.policy is not Policy.NONE and len(containers) > 1:

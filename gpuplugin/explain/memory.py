@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from gpuplugin.topology.affinity import Hint
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from gpuplugin.topology.affinity import Nodes
 
@@ -35,6 +35,15 @@ def is_memory(resource: str) -> bool:
 def amount(resource: str, count: int) -> str:
     """Say how much of it: ``4 nvidia.com/gpu``, ``64Gi memory``."""
     return f"{size(count) if is_memory(resource) else count} {resource}"
+
+
+def added_up(wanted: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Give how much of each resource all want together."""
+    total: dict[str, int] = {}
+    for each in wanted:
+        for name, count in each.items():
+            total[name] = total.get(name, 0) + count
+    return total
 
 
 def size(count: int) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuplugin.explain.memory import added_up
 from gpuplugin.topology.affinity import Hint, Policy, Want, decide_together, hints, together
 
 if TYPE_CHECKING:
@@ -53,10 +54,7 @@ class Verdict:
 
 def decide(rules: Rules, wants: Sequence[Want], memory: Memory, parts: Sequence[tuple[str, Amounts]]) -> Verdict:
     """Decide. parts: memory that is wanted, with for whom, a container each; decided on together, and given in turn."""
-    total: dict[str, int] = {}
-    for _, wanted in parts:
-        for name, count in wanted.items():
-            total[name] = total.get(name, 0) + count
+    total = added_up(wanted for _, wanted in parts)
     if rules.strict:
         found = strict_places(rules, wants, memory, total)
         best = min(found, key=order, default=None)

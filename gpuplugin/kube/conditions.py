@@ -22,12 +22,7 @@ class ConditionedNode(Object, frozen=True):
     def has_ours(self, condition: str) -> bool:
         """Whether we have applied a condition of this type."""
         key = f"k:{json.dumps({'type': condition}, separators=(',', ':'))}"
-        return any(
-            entry.manager == FIELD_MANAGER
-            and entry.operation == "Apply"
-            and key in entry.fields_v1.get("f:status", {}).get("f:conditions", {})
-            for entry in self.metadata.managed_fields
-        )
+        return key in self.metadata.applied(FIELD_MANAGER, "f:status", "f:conditions")
 
 
 CONDITIONED_NODES = Kind("", "v1", "Node", "nodes", namespaced=False, type=ConditionedNode)

@@ -44,13 +44,17 @@ class LabelledMeta(Object, frozen=True):
     @property
     def ours(self) -> dict[str, str]:
         """The labels that MANAGER has applied and that nobody has changed since."""
-        owned = [
-            entry.fields_v1.get("f:metadata", {}).get("f:labels", {})
-            for entry in self.managed_fields
-            if entry.manager == MANAGER and entry.operation == "Apply"
-        ]
-        keys = {key.removeprefix("f:") for fields in owned for key in fields}
+        keys = {key.removeprefix("f:") for key in self.applied(MANAGER, "f:metadata", "f:labels")}
         return {key: value for key, value in self.labels.items() if key in keys}
+
+    def applied(self, manager: str, part: str, fields: str) -> frozenset[str]:
+        """What that manager has applied of a part's fields: ``f:metadata``, ``f:labels``."""
+        return frozenset(
+            key
+            for entry in self.managed_fields
+            if entry.manager == manager and entry.operation == "Apply"
+            for key in entry.fields_v1.get(part, {}).get(fields, {})
+        )
 
 
 class LabelledNode(Object, frozen=True):
