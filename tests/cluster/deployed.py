@@ -25,6 +25,15 @@ NAME: Final = "gpuplugin"
 IMAGE: Final = "localhost/gpuplugin"
 SELECTOR: Final = "app.kubernetes.io/name=gpuplugin"
 SECONDS: Final = 60.0
+ENVIRONMENT: Final = {
+    "GPUPLUGIN_PATHS_SYSFS": "/driver-root/sys",
+    "GPUPLUGIN_PATHS_PROC": "/driver-root/proc",
+    "GPUPLUGIN_NVML_STATE": "/driver-root/nvml.state",
+    "GPUPLUGIN_NVML_DEV": "/dev",
+    "GPUPLUGIN_HEALTH_PROBE_SECONDS": "0.2",
+    "GPUPLUGIN_HEALTH_QUIET_SECONDS": "1",
+}
+"""What a daemon in a pod is told of this node beside its driver root."""
 _CHARACTER_DEVICES: Final = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
 
 
@@ -66,12 +75,7 @@ class Deployed:
         values = {entry["name"]: entry for entry in container.get("env", [])}
         for name, value in {
             "NVIDIA_DRIVER_ROOT": root,
-            "GPUPLUGIN_PATHS_SYSFS": "/driver-root/sys",
-            "GPUPLUGIN_PATHS_PROC": "/driver-root/proc",
-            "GPUPLUGIN_NVML_STATE": "/driver-root/nvml.state",
-            "GPUPLUGIN_NVML_DEV": "/dev",
-            "GPUPLUGIN_HEALTH_PROBE_SECONDS": "0.2",
-            "GPUPLUGIN_HEALTH_QUIET_SECONDS": "1",
+            **ENVIRONMENT,
             **environment,
         }.items():
             values[name] = {"name": name, "value": value}

@@ -13,7 +13,7 @@ import crds
 import pytest
 import yaml
 from claims import DRIVER
-from deployed import IMAGE, NAMESPACE, Deployed, traces
+from deployed import ENVIRONMENT, IMAGE, NAMESPACE, Deployed, traces
 from gpunode import CHECKOUT, GpuNode
 from onenode.api import Json
 from onenode.layout import API_PORT, HOST, KUBELET_FOLDER, NODE
@@ -63,12 +63,7 @@ class Helm:
         environment = {
             "KUBERNETES_SERVICE_HOST": HOST,
             "KUBERNETES_SERVICE_PORT": str(API_PORT),
-            "GPUPLUGIN_PATHS_SYSFS": "/driver-root/sys",
-            "GPUPLUGIN_PATHS_PROC": "/driver-root/proc",
-            "GPUPLUGIN_NVML_STATE": "/driver-root/nvml.state",
-            "GPUPLUGIN_NVML_DEV": "/dev",
-            "GPUPLUGIN_HEALTH_PROBE_SECONDS": "0.2",
-            "GPUPLUGIN_HEALTH_QUIET_SECONDS": "1",
+            **ENVIRONMENT,
         }
         self._values: dict[str, Any] = {
             "image": {"repository": IMAGE, "tag": "1", "pullPolicy": "Never"},

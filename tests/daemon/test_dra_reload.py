@@ -44,6 +44,19 @@ def sockets(node: Claims) -> list[str]:
     return [path.name for path in (node.bench.folder / "plugins_registry").iterdir()]
 
 
+def hold_up(monkeypatch, begin) -> tuple[threading.Event, threading.Event]:
+    """Have claims be entered by `begin`, and not before the second event is set; the first is once one waits."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments):
+        begun.set()
+        assert go_on.wait(20)
+        return begin(*arguments)
+
+    monkeypatch.setattr(Checkpoint, "begin", slow)
+    return begun, go_on
+
+
 async def ended(node: Claims, logs) -> None:
     await node.until(lambda: lines(logs, END), "claims no longer served")
     await node.until(lambda: not sockets(node), "the sockets removed")
@@ -114,14 +127,7 @@ async def test_device_plugin_gets_a_prepared_gpu_back_when_it_is_unprepared_and_
 
 
 async def test_claim_on_its_way_when_its_gpu_changes_owner_has_it_alone(node, monkeypatch):
-    begun, go_on, begin = threading.Event(), threading.Event(), Checkpoint.begin
-
-    def slow(checkpoint, record, held):
-        begun.set()
-        assert go_on.wait(20)
-        return begin(checkpoint, record, held)
-
-    monkeypatch.setattr(Checkpoint, "begin", slow)
+    begun, go_on = hold_up(monkeypatch, Checkpoint.begin)
     async with daemon(node, ALL):
         await node.published(8)
         calling = asyncio.create_task(node.prepare("train", "gpu-3"))
@@ -139,14 +145,10 @@ async def test_claim_on_its_way_when_its_gpu_changes_owner_has_it_alone(node, mo
 
 
 async def test_claim_on_its_way_that_fails_keeps_no_gpu_from_the_device_plugin(node, monkeypatch):
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow(_checkpoint, _record, _held):
-        begun.set()
-        assert go_on.wait(20)
+    def broken(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(Checkpoint, "begin", slow)
+    begun, go_on = hold_up(monkeypatch, broken)
     async with daemon(node, ALL):
         await node.published(8)
         calling = asyncio.create_task(node.prepare("train", "gpu-3"))

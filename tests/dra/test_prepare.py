@@ -16,16 +16,6 @@ from gpuplugin.plan.ledger import Ledger
 from tests.dra.claims import KIND, POOL, ApiServer, Node, claim, device, gpu
 
 
-@pytest.fixture
-def api():
-    return ApiServer()
-
-
-@pytest.fixture
-def node(tmp_path, api):
-    return Node(tmp_path / "claims", api)
-
-
 async def test_prepared_claim_has_its_devices_by_their_names_and_is_recorded(node, api):
     one = claim("one", 2, 3)
     api.put(one)

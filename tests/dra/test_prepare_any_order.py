@@ -5,23 +5,12 @@ import random
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpuplugin.errors import DeviceHeld
 from tests.dra.claims import ApiServer, Node, claim
-
-
-@pytest.fixture
-def api():
-    return ApiServer()
-
-
-@pytest.fixture
-def node(tmp_path, api):
-    return Node(tmp_path / "claims", api)
 
 
 class Claims(RuleBasedStateMachine):

@@ -9,17 +9,7 @@ import pytest
 from dra.devices import NodeDevices
 from dra.recovery import Recovery
 from gpuplugin.errors import CheckpointError, DeviceHeld, KubeUnavailable, PodResourcesUnavailable
-from tests.dra.claims import ApiServer, Node, claim, device, inline
-
-
-@pytest.fixture
-def api():
-    return ApiServer()
-
-
-@pytest.fixture
-def node(tmp_path, api):
-    return Node(tmp_path / "claims", api)
+from tests.dra.claims import Node, claim, device, inline
 
 
 class Kubelet:
@@ -35,6 +25,17 @@ class Kubelet:
 
 def recovery(node, kubelet):
     return Recovery(node.preparing, node.checkpoint, inline, node.api, kubelet)
+
+
+def recovering(tmp_path, api, kubelet):
+    """A node that does it whenever its records are to be complete."""
+
+    async def complete():
+        await settled.complete()
+
+    node = Node(tmp_path / "claims", api, complete=complete)
+    settled = recovery(node, kubelet)
+    return node
 
 
 async def test_claim_that_a_pod_has_and_nobody_recorded_is_recorded(node, api):
@@ -85,12 +86,7 @@ async def test_broken_record_is_made_anew_from_its_claim(node, api):
 async def test_record_that_breaks_later_is_made_anew_too(tmp_path, api):
     one, other = claim("one", 2), claim("other", 3)
     api.put(one, other)
-
-    async def complete():
-        await settled.complete()
-
-    node = Node(tmp_path / "claims", api, complete=complete)
-    settled = recovery(node, Kubelet(one))
+    node = recovering(tmp_path, api, Kubelet(one))
     await node.prepare(one)
     (node.folder / "uid-one.json").write_text("{")
     with pytest.raises(CheckpointError, match="made anew"):
@@ -103,12 +99,7 @@ async def test_records_that_somebody_removes_later_are_found_again(tmp_path, api
     """Who clears up after the vendor's driver finds them in its folder."""
     running, new = claim("running", 2), claim("new", 2)
     api.put(running, new)
-
-    async def complete():
-        await settled.complete()
-
-    node = Node(tmp_path / "claims", api, complete=complete)
-    settled = recovery(node, Kubelet(running))
+    node = recovering(tmp_path, api, Kubelet(running))
     await node.prepare(running)
     shutil.rmtree(node.folder)
     with pytest.raises(CheckpointError, match="it was removed"):

@@ -2,8 +2,6 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,30 +12,13 @@ from gpuplugin.topology.affinity import Policy
 from tests.alignment import node
 from tests.alignment.judge import BEST_EFFORT, POLICIES, SCOPES, Hardware, Outcome
 from tests.alignment.pods import Arrives, Leaves, Pod, Recovers, Sickens, events
-from tests.alignment.run import Bench, bench
-from tests.gocheck.build import GoMissingError, build
+from tests.alignment.run import Bench
 
 pytestmark = pytest.mark.go
 
 MORE = "GPUPLUGIN_TEST_MORE" in os.environ
 PODS = 1000 if MORE else 200
 MACHINES = ["hgx-h100", *(["dgx-a100", "vm-flat"] if MORE else [])]
-
-
-@pytest.fixture(scope="module")
-def program() -> Path:
-    try:
-        return build(Path(__file__).parents[1] / "gocheck/alignment")
-    except GoMissingError as error:
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(str(error))
-        pytest.skip(f"kubelet's own managers are not asked: {error}")
-
-
-@pytest.fixture(scope="module")
-def on(program: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    with bench(request.param, program) as running:
-        yield running
 
 
 def stocks(hardware: Hardware, pods: dict[str, Outcome], sick: set[str]) -> dict[str, Stock]:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,7 @@ from gpuplugin.explain.verdict import Rules
 from gpuplugin.topology.affinity import Policy
 from tests.alignment import node
 from tests.alignment.judge import SCOPES
-from tests.alignment.run import Bench, bench
-from tests.gocheck.build import GoMissingError, build
+from tests.alignment.run import Bench
 
 pytestmark = pytest.mark.go
 
@@ -34,22 +32,6 @@ MORE = "GPUPLUGIN_TEST_MORE" in os.environ
 PODS = 1000 if MORE else 200
 HUGE = {"2Mi": (2048, 32), "1Gi": (1 << 20, 16)}
 """Huge pages of each NUMA node: size in KiB, and how many Gi of them there are."""
-
-
-@pytest.fixture(scope="module")
-def program() -> Path:
-    try:
-        return build(Path(__file__).parents[1] / "gocheck/alignment")
-    except GoMissingError as error:
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(str(error))
-        pytest.skip(f"kubelet's own managers are not asked: {error}")
-
-
-@pytest.fixture(scope="module")
-def on(program: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    with bench(request.param, program) as running:
-        yield running
 
 
 @dataclass(frozen=True, slots=True)
